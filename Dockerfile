@@ -29,7 +29,7 @@ RUN ["python3", "-c", "import compileall, py_compile; compileall.compile_dir('/o
 # by every method, with only those parts of the library that this needs, so that other changes do not rebuild it.
 FROM ${BASE_IMAGE} AS planners
 ENV PYTHONPATH=/opt/fleetune/code:/opt/fleetune/packages PYTHONDONTWRITEBYTECODE=1
-COPY fleetune/__init__.py fleetune/arrays.py fleetune/cgroup.py fleetune/compiled.py fleetune/errors.py fleetune/formatting.py /opt/fleetune/code/fleetune/
+COPY fleetune/__init__.py fleetune/arrays.py fleetune/linux.py fleetune/jit.py fleetune/errors.py fleetune/formatting.py /opt/fleetune/code/fleetune/
 COPY fleetune/contracts /opt/fleetune/code/fleetune/contracts
 COPY fleetune/clock /opt/fleetune/code/fleetune/clock
 COPY fleetune/program /opt/fleetune/code/fleetune/program

@@ -45,6 +45,8 @@ __all__ = [
 
 PROJECT = Path(__file__).parents[1]
 TARGETS = ("mounted", "plan", "train")
+WHEELS = {"mounted": (), "plan": ("plan",), "train": ("plan", "train")}
+"""Target -> the wheels that its build reads: the planners are compiled with the packages of `plan` for both images."""
 RECIPE_LABEL, BASE_LABEL = "fleetune.recipe", "fleetune.base"
 """Labels of every image: the digest of what it was built from, and the id of its base image."""
 COPIED_FOLDERS = ("containers", "fleetune", "stages", "configs/problems")
@@ -206,8 +208,8 @@ def build(docker: DockerCommand, targets: Sequence[str], requested_base: str, pr
             yield f"{tag(target)}: up to date; nothing was done"
             continue
         start_s = time.monotonic()
-        if target != "mounted":
-            gather_wheels(project, target)
+        for needed in WHEELS[target]:
+            gather_wheels(project, needed)
         gathered_s = time.monotonic()
         _build(docker, target, {"BASE_IMAGE": chosen}, labels, project)
         size = int(docker.inspect(tag(target), "{{.Size}}") or 0)

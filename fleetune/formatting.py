@@ -12,6 +12,11 @@ def seconds(value: float) -> str:
     return _scaled(value, SECONDS)
 
 
+def seconds_range(low: float, high: float) -> str:
+    """Format a range of seconds: `1.23 ms to 1.40 ms`."""
+    return f"{seconds(low)} to {seconds(high)}"
+
+
 def size(value: float) -> str:
     """Format bytes in powers of ten, with three significant digits: `4.56 MB`."""
     return _scaled(value, BYTES)

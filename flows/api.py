@@ -97,9 +97,10 @@ def _through_prefect(runner: Runner, log: CommandLog) -> None:
     from prefect.logging import get_run_logger
     from prefect.runtime import flow_run
 
+    from flows.flow_run_watch import stopped_by_hand
+    from flows.interrupts import defer_interrupts_of_flows
     from flows.service_files import hold
     from flows.stage_tasks import go_on_command, perform
-    from flows.stops import stopped_by_hand
 
     @flow(name="finetune", flow_run_name=configs.title(runner.config), persist_result=False, validate_parameters=False)
     def finetune(base: str) -> Any:
@@ -115,6 +116,7 @@ def _through_prefect(runner: Runner, log: CommandLog) -> None:
             log.flush()
             lock.release()
 
+    defer_interrupts_of_flows()
     interrupts: list[BaseException] = []
     in_part = FlowRunContext.get() is not None
     state: Any = finetune(runner.record.id, return_state=True)

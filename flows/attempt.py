@@ -17,7 +17,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
-from fleetune.launching import Command, Job, Launcher, describe_exit
+from fleetune.launching import MODEL_MODULES, Command, Job, Launcher, describe_exit
 from fleetune.store import Ingredients, Store
 from flows.tracking import EventListener, StageEvent
 from stages.catalog import StageSpec
@@ -29,10 +29,12 @@ READ_BY_ALL = 0o005
 OUTPUT, LOG, TASK = "output", "stage.log", "task.json"
 
 
-def start(spec: StageSpec, task: StageTask, launcher: Launcher, reads: tuple[Path, ...] = ()) -> Job:
+def start(
+    spec: StageSpec, task: StageTask, launcher: Launcher, given_up: Callable[[], bool], reads: tuple[Path, ...] = ()
+) -> Job:
     """Start a stage in its work folder; clears the output of an earlier attempt and keeps its work.
 
-    `reads` are folders outside the store that the stage reads.
+    `given_up` tells whether its run has been told to end; `reads` are folders outside the store that the stage reads.
     """
     work = Path(task.work)
     shutil.rmtree(task.output, ignore_errors=True)
@@ -42,6 +44,9 @@ def start(spec: StageSpec, task: StageTask, launcher: Launcher, reads: tuple[Pat
         Command(
             module=spec.module,
             arguments=("--task", str(work / TASK)),
+            preloads=MODEL_MODULES if "torch" in spec.packages else (),
+            forks=not spec.image,
+            given_up=given_up,
             log=work / LOG,
             reads=(*map(Path, task.inputs.values()), *reads),
             writes=(work,),

@@ -8,9 +8,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.comparison.comparer import CompareRequest
-from flows.comparison.requested import run_comparison
-from flows.form.choices import AS_GIVEN, Change, Data, Fleet, Model, Rounds, StrategyName, TargetLoss
+from flows.form import AS_GIVEN, Change, Data, Fleet, Model, Rounds, StrategyName, TargetLoss
 from flows.store_root import store_root
 
 
@@ -39,5 +37,8 @@ def compare(  # noqa: PLR0913  (the fields of a form)
         target_loss: Seconds until this loss; 0: the lowest reached.
         changes: KEY=VALUE: training.batch_samples=16.
     """
-    request = CompareRequest(**{**locals(), "strategies": tuple(strategies), "changes": tuple(changes)})
-    return run_comparison(request, store_root())
+    fields: dict[str, Any] = {**locals(), "strategies": tuple(strategies), "changes": tuple(changes)}
+    from flows.comparison.comparer import CompareRequest  # brings planners and compiler, which no registration needs
+    from flows.comparison.requested import run_comparison
+
+    return run_comparison(CompareRequest(**fields), store_root())

@@ -15,9 +15,9 @@ import psutil
 from packaging.requirements import Requirement
 
 from containers import engine_api, images, machine
-from fleetune.cgroup import cgroup_limits
 from fleetune.contracts.record import record
 from fleetune.formatting import gigabytes
+from fleetune.linux import cgroup_limits
 
 GOOD, LIMITED, MISSING = "good", "limited", "missing"
 CHECKED_PACKAGES = ("torch", "transformers", "peft", "prefect", "fastapi", "sqlalchemy", "pyzmq")

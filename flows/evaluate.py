@@ -14,7 +14,7 @@ from fleetune.errors import FleetuneError, Refused
 from fleetune.store import Store
 from flows import preflight
 from flows.context import RunContext
-from flows.form.choices import AS_GIVEN, Change, Data
+from flows.form import AS_GIVEN, Change, Data
 from flows.next_step import again, command
 from flows.preflight import predict_run
 from flows.reevaluation import EvaluationRequest, reevaluation

@@ -1,6 +1,7 @@
-"""The Prefect flow `finetune`, as people start it from the UI, by a schedule or by another flow.
+"""The Prefect flows `finetune`, as people start it from the UI, by a schedule or by another flow, and `profile-fleet`.
 
-(No postponed annotations: flows that are served could not read their parameters.)
+`profile-fleet` measures the devices of a fleet and a model on them, and trains nothing. (No postponed annotations:
+flows that are served could not read their parameters.)
 """
 
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.form.choices import (
+from flows.form import (
     AS_GIVEN,
     EVERY_STAGE,
     FIRST_CHANGE,
@@ -20,11 +21,11 @@ from flows.form.choices import (
     Model,
     Only,
     Rounds,
+    RunRequest,
     StartFrom,
     Strategy,
     Until,
 )
-from flows.form.request import RunRequest
 from flows.requested_run import run_request
 from flows.store_root import store_root
 
@@ -63,4 +64,20 @@ def finetune(  # noqa: PLR0913  (the fields of a form)
         dry_run: Says what would run, and why.
     """
     request = RunRequest(**{**locals(), "changes": tuple(changes)})
+    return run_request(request, store_root())
+
+
+@flow(name="profile-fleet", persist_result=False, log_prints=False)
+def profile_fleet(
+    base: str = "demo", fleet: Fleet = AS_GIVEN, model: Model = AS_GIVEN, force: bool = False
+) -> State[Any]:
+    """Measure the devices of a fleet and a model on them.
+
+    Args:
+        base: A run file (demo), or a past run's id or latest.
+        fleet: The devices.
+        model: The model that is measured on them.
+        force: Measures even what has not changed.
+    """
+    request = RunRequest(base=base, fleet=fleet, model=model, until="profile", force=force)
     return run_request(request, store_root())

@@ -1,9 +1,12 @@
-"""Changes of a flow run's state by somebody else, while this process runs it: Pause, Resume, an end by hand.
+"""Changes of a flow run's state by somebody else, while this process runs it: Pause, Resume, an end by hand or `down`.
 
 Prefect's engine notices a Pause between two tasks only, and a Resume starts another process beside one that still runs.
 So the run ends itself as soon as it is no longer the one that Prefect shows as running: after a Pause its stages are
 stopped as by Cancel, and Resume goes on from what is finished. A run of the command line has no worker that could end
 it or start it again: it ends itself after Cancel, and its Pause is undone.
+
+A flow run that `fleetune down` ended, or Ctrl-C in a terminal, gets a state that says so: Prefect calls it Crashed,
+aborted by a termination signal, which reads as if something had gone wrong.
 """
 
 import threading
@@ -13,6 +16,7 @@ from typing import Any, Self
 from uuid import UUID
 
 import httpx
+from prefect._internal.control_listener import get_intent
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, Pause, PrefectException
@@ -20,7 +24,10 @@ from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Running
 
+from fleetune.store import Store
+from flows.next_step import and_next
 from flows.runner import Runner
+from flows.service_files import ServiceFiles
 
 EVERY_S = 2.0
 NOT_HERE = "a run of the command line cannot be paused; stop it there with Ctrl-C, and start it again to go on"
@@ -78,3 +85,22 @@ class FlowRunWatch:
             client.set_flow_run_state(self._id, Running(message=NOT_HERE), force=True)
         else:
             self._changed = state
+
+
+def is_down(root: str) -> bool:
+    """True when a termination signal comes from `fleetune down`, and from nobody's Cancel in the UI."""
+    return get_intent() is None and ServiceFiles(Store(root).local).going_down.exists()
+
+
+def stopped_by_down(next_command: str) -> State[Any]:
+    """The state of a flow run that `down` has ended."""
+    return Cancelled(
+        message=and_next("stopped by fleetune down; Retry in the UI goes on, after fleetune up", next_command)
+    )
+
+
+def stopped_by_hand(next_command: str, in_part: bool) -> State[Any]:
+    """The state of a command's flow run after Ctrl-C; `in_part`: of a run within another one."""
+    return Cancelled(
+        message=and_next("stopped with the run that it is a part of" if in_part else "stopped by Ctrl-C", next_command)
+    )

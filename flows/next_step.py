@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.form.choices import (
+from flows.form import (
     AS_GIVEN,
     EVERY_STAGE,
     FIRST_CHANGE,

@@ -1,4 +1,4 @@
-"""The Prefect server of a run: the one that the user configured, else an embedded one.
+"""The Prefect server of a run: the one that the user configured, else an embedded one; and HTTP access to it.
 
 An embedded server is a child process with its database in the store, and is killed with its parent, unlike Prefect's
 own temporary server. None is started when PREFECT_API_URL or PREFECT_HOME is set, or Prefect is imported already.
@@ -6,29 +6,114 @@ own temporary server. None is started when PREFECT_API_URL or PREFECT_HOME is se
 `python -m flows.prefect_server` is that child process. It binds a loopback port itself and prints it, so that no other
 process can take it in between. The secret of its clients arrives on the first line of stdin, which no list of processes
 shows.
+
+Loopback addresses bypass proxies, and an API that the user configured is checked before anything is written.
 """
 
 import atexit
+import functools
 import http.client
 import os
 import secrets
 import socket
+import ssl
 import sys
 import threading
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from fleetune import filesystem
-from fleetune.errors import TryAgain
+from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Lock
-from flows import http_access
-from flows.service_files import ServiceFiles, ServiceRecord
+from flows.service_files import ServiceFiles, ServiceRecord, make_home
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+VARIABLES = ("NO_PROXY", "no_proxy")
+TIMEOUT_S = 10.0
+NEEDS_KEY = (401, 403)
+"""Statuses of an API that answers but asks for a key."""
+
+
+def bypass_proxies_for_loopback(environment: MutableMapping[str, str]) -> None:
+    """Add loopback addresses to NO_PROXY, for this process and its children; existing entries stay."""
+    for name in [name for name in VARIABLES if name in environment] or VARIABLES:
+        listed = [host.strip() for host in environment.get(name, "").split(",") if host.strip()]
+        if "*" not in listed:  # which means all, and only by itself
+            environment[name] = ",".join([*listed, *(host for host in LOOPBACK if host not in listed)])
+
+
+def ignore_proxies() -> None:
+    """Make Prefect's clients ignore the proxy variables, since a proxy scheme that httpx does not support (socks5)
+    makes every call fail. Only for a server of this machine; imports Prefect."""
+    from prefect.client import base
+
+    for client in (base.PrefectHttpxAsyncClient, base.PrefectHttpxSyncClient):
+        client.__init__ = functools.partialmethod(client.__init__, trust_env=False)  # type: ignore[assignment]
+
+
+def is_loopback(address: str) -> bool:
+    """True for a URL on a loopback address."""
+    return urlsplit(address).hostname in LOOPBACK
+
+
+def check_api(address: str, name: str) -> None:
+    """Ask the Prefect API at `address`, the value of setting `name`, for its health, through proxies as clients do.
+
+    Refused: not an address. TryAgain: no such API answers there.
+    """
+    instead = f"or unset {name} to have a server started here"
+    given = f"{name} is {address}"
+    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+        raise Refused(f"{given}: it is not a URL; give one such as http://127.0.0.1:4200/api, {instead}")
+    request = urllib.request.Request(address.rstrip("/") + "/health")
+    if key := os.environ.get("PREFECT_API_KEY"):
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        status = _status_of(request)
+    except ssl.SSLError:
+        return  # a server answers; the client decides whether to trust it
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        if isinstance(why, ssl.SSLError):
+            return
+        why = getattr(why, "strerror", None) or why
+        raise TryAgain(f"{given}, where nothing answers{_proxy_note(address)} ({why}): start it, {instead}") from None
+    if status != http.client.OK and status not in NEEDS_KEY:
+        said = f"{status} {http.client.responses.get(status, '')}".rstrip()
+        raise TryAgain(
+            f"{given}, where no Prefect API answers{_proxy_note(address)} ({said} at {request.full_url}): "
+            f"correct the address, {instead}"
+        )
+
+
+def _status_of(request: urllib.request.Request) -> int:
+    """The HTTP status of the answer."""
+    try:
+        with urllib.request.build_opener().open(request, timeout=TIMEOUT_S) as answer:  # reads the proxies of now
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def _proxy_note(address: str) -> str:
+    """`through the proxy HOST` when the address is reached through one, else empty."""
+    parts = urlsplit(address)
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
+        return ""
+    return f" through the proxy {urlsplit(proxy).hostname or proxy}"
+
 
 HOST = "127.0.0.1"
 API_URL = "PREFECT_API_URL"
 """Prefect's variable for the address of its API."""
+DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+"""Prefect's variable for its database. Only a server gets it: it may hold a password."""
 SECRET, CLIENT_SECRET = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """Prefect's variables for the secret: of the server, and of its clients."""
 START_TIMEOUT_S, RESTART_TIMEOUT_S, POLL_S = 180.0, 30.0, 0.1
@@ -53,7 +138,7 @@ def check_configured_server() -> None:
 
     Call it before Prefect is imported, as `ensure`. Refused or TryAgain when the server does not answer.
     """
-    http_access.bypass_proxies_for_loopback(os.environ)
+    bypass_proxies_for_loopback(os.environ)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if not _is_configured():
@@ -61,10 +146,10 @@ def check_configured_server() -> None:
     from prefect.settings import PREFECT_API_URL  # also reads profiles and settings files
 
     address = PREFECT_API_URL.value()
-    if address is None or http_access.is_loopback(address):
-        http_access.ignore_proxies()
+    if address is None or is_loopback(address):
+        ignore_proxies()
     if address is not None:
-        http_access.check_api(address, "PREFECT_API_URL")
+        check_api(address, "PREFECT_API_URL")
 
 
 def ensure(home: Path) -> None:
@@ -75,7 +160,7 @@ def ensure(home: Path) -> None:
     """
     if _is_configured():
         return
-    home.mkdir(parents=True, exist_ok=True)
+    make_home(home)
     os.environ["PREFECT_HOME"] = str(home.resolve())
     pause = threading.Event().wait
     service = ServiceFiles(home.parent).running()
@@ -84,7 +169,7 @@ def ensure(home: Path) -> None:
         return
     with Lock(home / "start.lock", pause):  # the first start creates the database
         os.environ["PREFECT_API_URL"] = start(home, pause)
-    http_access.ignore_proxies()
+    ignore_proxies()
 
 
 def _connect(service: ServiceRecord, auth_string: str, pause: Callable[[float], bool]) -> None:
@@ -99,7 +184,7 @@ def _connect(service: ServiceRecord, auth_string: str, pause: Callable[[float], 
     os.environ["PREFECT_API_URL"] = service.api
     if auth_string:
         os.environ[CLIENT_SECRET] = auth_string
-    http_access.ignore_proxies()
+    ignore_proxies()
 
 
 def _is_configured() -> bool:
@@ -161,6 +246,9 @@ def main() -> None:
         import uvicorn
         from prefect.server.api.server import create_app
 
+        from flows.sqlite_cursors import close_failed_cursors
+
+        close_failed_cursors()
         config = uvicorn.Config(create_app, factory=True, log_level="error", lifespan="on")
         uvicorn.Server(config).run(sockets=[listener])
 

@@ -114,7 +114,7 @@ def judge_fleet(pair: MeasurementPair) -> MeasurementVerdict:
 
 def fleet_has_same_devices(stored: Path, measured: Path, config: RunConfig) -> bool:
     """True when a measured fleet has exactly the devices of the stored one, whatever the rates of its links."""
-    from fleetune.discovery.tolerance import same_devices
+    from fleetune.discovery.measurement import same_devices
 
     return bool(same_devices(*(json_io.read(Fleet, folder / "fleet.json") for folder in (stored, measured))))
 

@@ -15,7 +15,7 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from flows import api, configs
 from flows.context import RunContext, StageSelection
-from flows.form.choices import AS_GIVEN
+from flows.form import AS_GIVEN
 from flows.runner import Runner
 from stages.catalog import EVALUATE, PREPARE
 

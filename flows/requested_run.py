@@ -21,14 +21,14 @@ from fleetune.errors import FleetuneError, Refused
 from fleetune.store import RunRecord, Store
 from flows import configs, preflight
 from flows.context import RunContext
-from flows.form.request import RunRequest, config_of, selection_of
+from flows.flow_run_watch import is_down, stopped_by_down
+from flows.form import RunRequest, config_of, selection_of
 from flows.next_step import again, and_next, command
 from flows.preflight import predict_run
 from flows.promotion import same_as_last
 from flows.run_log import RunLog
 from flows.runner import Runner
 from flows.stage_tasks import failed_state, perform
-from flows.stops import is_down, stopped_by_down
 from stages.catalog import STAGES
 
 FOLLOWERS = frozenset(spec.name for spec in STAGES if spec.follows)
@@ -80,8 +80,8 @@ def _run(request: RunRequest, root: str) -> State[Any]:
     runner, planned = proven[0].runner, proven[0].planned
     store = runner.context.store
     if request.dry_run:
-        from flows.inspection.dry_run import description  # brings the clock's compiler, which no refusal needs
-        from flows.inspection.publication import publish_prediction
+        from flows.run_pages.difference import description  # brings the clock's compiler, which no refusal needs
+        from flows.run_pages.publication import publish_prediction
 
         publish_prediction(planned, store, runner.rerun_of, flow_run.id, get_run_logger())
         return Completed(name="DryRun", message=and_next(description(planned), _command(request, root)))

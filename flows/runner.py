@@ -268,10 +268,10 @@ class Runner:
         """Start in a container if the config asks for it, the stage starts no devices, and its data can be mounted."""
         stages = self.config.stages
         if self._containers is None or not spec.image or not attempt.fits_in_container(spec, self.config):
-            return attempt.start(spec, task, self.context.launcher)
+            return attempt.start(spec, task, self.context.launcher, self._stop.is_set)
         place = self._containers.launcher(stages.image or spec.image)
         task, reads = attempt.for_container(spec, task, self.config)
-        return attempt.start(spec, task, place, reads)
+        return attempt.start(spec, task, place, self._stop.is_set, reads)
 
     def _store_outputs(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:
         """Store the outputs of a stage, then its key, then the record that names them."""

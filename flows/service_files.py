@@ -6,18 +6,23 @@ releases the lock even when the machine has lost its power.
 
 import hashlib
 import hmac
+import os
 import secrets
+import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.filesystem import write_durably
+from fleetune.linux import process_identity
 from fleetune.store import Lock
 from fleetune.store.lock import is_held
 
-HOME, FOLDER = "prefect", "service"
+HOME, FOLDER, SUBMITTED = "prefect", "service", "submitted"
+PRIVATE = 0o700
 
 
 @record
@@ -34,6 +39,8 @@ class ServiceRecord:
     authenticated: bool
     """The server asks for the password in the file `secret`."""
     version: str
+    identity: str = ""
+    """Which process the keeper is, see process_identity; empty in records of older versions."""
     database: str = ""
     """Mark of the database's URL, see ServiceFiles.mark; empty for the SQLite file in the store."""
 
@@ -65,13 +72,17 @@ class ServiceFiles:
         return Lock(self.folder / "lock", lambda _: True)
 
     def running(self) -> ServiceRecord | None:
-        """The record of the running service; None when none runs or when it is still starting."""
+        """The record of the running service; None when none runs or when it is still starting.
+
+        A killed service leaves its record, whose process id another program may have by now.
+        """
         if not is_held(self.folder / "lock"):
             return None
         try:
-            return json_io.read(ServiceRecord, self.record)
+            found = json_io.read(ServiceRecord, self.record)
         except Refused:
             return None
+        return found if found.identity in ("", process_identity(found.keeper)) else None
 
     def starting(self) -> bool:
         """True when a keeper holds the lock."""
@@ -80,9 +91,12 @@ class ServiceFiles:
     def secret(self) -> str:
         """The password of the server, made when there is none; only this user can read its file."""
         path = self.folder / "secret"
-        if not path.exists():
-            path.touch(mode=0o600)
-            path.write_text(secrets.token_urlsafe(18), encoding="ascii")
+        with suppress(FileNotFoundError):
+            if found := path.read_text(encoding="ascii").strip():  # a lost power can leave it empty
+                return found
+        part = path.with_suffix(f".{secrets.token_hex(8)}.part")
+        part.touch(mode=0o600, exist_ok=False)
+        write_durably(secrets.token_urlsafe(18).encode(), part, path)
         return path.read_text(encoding="ascii")
 
     def auth_string(self, service: ServiceRecord) -> str:
@@ -98,9 +112,24 @@ class ServiceFiles:
         """A mark that `fleetune down` makes before it ends the service, by which runs know who ends them."""
         return self.folder / "going-down"
 
+    @property
+    def submitted(self) -> Path:
+        """A mark that the server touches when somebody has submitted a flow run, by which the worker looks at once."""
+        return self.folder / SUBMITTED
+
     def flow_run_lock(self, flow_run: str) -> Path:
         """The lock that the process of a flow run holds."""
         return self.folder / "flow-runs" / f"{flow_run}.lock"
+
+
+def make_home(home: Path) -> None:
+    """Make the folder of Prefect's files in a store, for this user alone: its database holds all that runs were given,
+    and whoever can open the file of a lock can hold the lock.
+    """
+    home.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    found = home.stat()
+    if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != PRIVATE:
+        home.chmod(PRIVATE)
 
 
 def lasting_path(files: ServiceFiles) -> str:

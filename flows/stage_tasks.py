@@ -16,15 +16,14 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
-from flows.flow_run_watch import FlowRunWatch
+from flows.flow_run_watch import FlowRunWatch, is_down, stopped_by_down
 from flows.next_step import and_next, command
 from flows.runner import Runner
-from flows.stops import is_down, stopped_by_down
 from flows.tracking import reason
 from stages.catalog import waves
 
 if TYPE_CHECKING:
-    from flows.inspection.publication import Publication
+    from flows.run_pages.publication import Publication
 
 
 def perform(runner: Runner, go_on: str = "") -> State[Any]:
@@ -32,7 +31,7 @@ def perform(runner: Runner, go_on: str = "") -> State[Any]:
 
     Its message ends with the next command. `go_on`: the one after TryAgain and Cancelled; see `go_on_command`.
     """
-    from flows.inspection.publication import Publication  # brings the clock's compiler, which no refusal needs
+    from flows.run_pages.publication import Publication  # brings the clock's compiler, which no refusal needs
 
     next_command = go_on or go_on_command(runner)
     try:

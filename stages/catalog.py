@@ -87,7 +87,7 @@ PREPARE = StageSpec(
 )
 PROFILE = StageSpec(
     name="profile",
-    version=2,
+    version=3,
     module="stages.profile",
     config=("model", *BATCH, "training.optimizer", "training.momentum", "profile"),
     inputs=("fleet", "model", "data"),
@@ -97,7 +97,7 @@ PROFILE = StageSpec(
 )
 PLAN = StageSpec(
     name="plan",
-    version=1,
+    version=2,
     module="stages.plan",
     config=("strategy", *BATCH),
     local_config=("data.local",),

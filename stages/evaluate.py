@@ -35,10 +35,11 @@ def evaluate(context: StageContext) -> None:
             facts={
                 **context.task.facts.listed(context.task.run),
                 "training ended": events.ended,
-                "failures": "; ".join(events.failures) or "none",
+                "failures": "; ".join((*events.failures, *events.recoveries)) or "none",
                 **_earlier_rounds(training),
                 **note,
             },
+            course=events.course,
             settings=context.task.facts.settings,
             progress=context.channel.progress,
         )

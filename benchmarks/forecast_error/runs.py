@@ -3,10 +3,13 @@
 A run is the pipeline of `fleetune run`, up to training; its result holds the forecast and the measured rounds.
 """
 
+import itertools
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import yaml
 from benchmarks import CONFIGS
 from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
-from fleetune.contracts.metrics import Forecast, TrainingMetrics
+from fleetune.contracts.metrics import Forecast, Interval, TrainingMetrics
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
 from flows import configs
@@ -41,6 +44,8 @@ class FleetCase:
     micro_batch_samples: int
     rounds: int
     strategies: tuple[str, ...] = STRATEGIES
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options of strategies that need some."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -67,9 +72,14 @@ class FleetCase:
             },
             "model": self.model,
             "data": self.data,
-            "strategy": {"name": "asteroid" if strategy == "search" else strategy},
+            "strategy": {
+                "name": "asteroid" if strategy == "search" else strategy,
+                "options": dict(self.options.get(strategy, {})),
+            },
+            "profile": {"scores": strategy == "d2ft"},
             "training": {
                 "rounds": self.rounds,
+                "checkpoint_every_rounds": self.rounds,  # checkpoints are in no forecast
                 "batch_samples": self.batch_samples,
                 "micro_batch_samples": self.micro_batch_samples,
                 "learning_rate": 5e-4,
@@ -115,10 +125,51 @@ HOME = FleetCase(
     data="digits",
     batch_samples=256,
     micro_batch_samples=64,
-    rounds=20,
+    rounds=60,
 )
 QUICK = replace(HOME, name="quick", rounds=10, strategies=("search", "single"))
-ALL = (EDGE, TOWNS, HOME)
+FURTHER = (
+    replace(
+        TOWNS,
+        name="cities",
+        about="0.6/0.5/0.4 cores, 20 Mbit/s and 20 ms, MiniLM with LoRA, a tenth of the bytes by top-k",
+        strategies=("fusionllm",),
+        options={"fusionllm": {"compression_ratio": 10}},
+    ),
+    FleetCase(
+        name="server",
+        about="0.2 cores that collect, 0.6/0.4/0.3 that train a block each, 50 Mbit/s, MiniLM with LoRA",
+        cores=(0.2, 0.6, 0.4, 0.3),
+        links={"mbit_per_s": 50.0, "latency_s": 0.002},
+        model="minilm-lora",
+        data="docstrings",
+        batch_samples=16,
+        micro_batch_samples=8,
+        rounds=8,
+        strategies=("lola-deft",),
+        options={"lola-deft": {"server": "server-0"}},
+    ),
+    replace(
+        TOWNS,
+        name="helped",
+        about="0.6 cores that help two clients of 0.5 and 0.4 cores, 20 Mbit/s and 20 ms, MiniLM",
+        model="minilm",
+        batch_samples=16,
+        strategies=("split-learning",),
+        options={"split-learning": {"helpers": ["helped-0"], "average_every_rounds": 4}},
+    ),
+    replace(
+        TOWNS,
+        name="gated",
+        about="0.6/0.5/0.4 cores, 20 Mbit/s and 20 ms, MiniLM, heads trained in 3 of 5 micro-batches",
+        model="minilm",
+        batch_samples=40,
+        strategies=("d2ft",),
+        options={"d2ft": {"full": 3, "forward_only": 1}},
+    ),
+)
+"""One run of each further strategy."""
+ALL = (EDGE, TOWNS, HOME, *FURTHER)
 
 
 EVENTS = "events.jsonl"
@@ -131,19 +182,33 @@ class CompletedRun:
     fleet: str
     strategy: str
     forecast_s: float
+    interval: Interval | None
+    """The forecast's."""
     measured_s: tuple[float, ...]
     """Duration of every round."""
     median_s: float
+    noise: float | None
+    """Difference of the median rounds of two trainings of the plan, relative to their mean: how far a machine disagrees
+    with itself; None: one training."""
     load: float
     """Load average of the machine over the minute before the training started."""
     ready_s: float
     """Seconds from the start of the training to the first message of its last worker; workers start concurrently."""
     workers: int
+    forecast_period_s: float
+    """From one commit to the next; 0 if unknown."""
+    period_s: float
+    """Median from one commit to the next."""
 
     @property
     def error(self) -> float:
         """Forecast error relative to the measured median round."""
         return (self.forecast_s - self.median_s) / self.median_s
+
+    @property
+    def period_error(self) -> float:
+        """The same from commit to commit."""
+        return (self.forecast_period_s - self.period_s) / self.period_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +218,10 @@ class FailedRun:
     fleet: str
     strategy: str
     why: str
+
+
+REPEATED_S = 60.0
+"""A training whose rounds take less is run twice."""
 
 
 def run_all(
@@ -175,29 +244,56 @@ def run_all(
             if event.stage == "train" and event.kind == "started":
                 loads.append(os.getloadavg()[0])
 
-        selection = StageSelection(until="train") if place == 0 else StageSelection(from_stage="plan", until="train")
-        runner = Runner(RunContext(store=store, listen=listen), configs.load(path), selection)
+        def run(from_stage: str | None, path: Path = path, listen: Callable[[StageEvent], None] = listen) -> RunRecord:
+            selection = StageSelection(from_stage=from_stage, until="train")
+            runner = Runner(RunContext(store=store, listen=listen), configs.load(path), selection)
+            return run_without_prefect(runner)
+
         try:
-            record = run_without_prefect(runner)
+            records = [run("plan" if place else None)]
+            if sum(_rounds_s(store, records[0])) < REPEATED_S:
+                records.append(run("train"))
         except FleetuneError as error:
             results.append(FailedRun(fleet=case.name, strategy=strategy, why=str(error)))
         else:
-            results.append(_read(store, record, (case.name, strategy), loads[0]))
+            results.append(_read(store, records, (case.name, strategy), loads[0]))
     return results
 
 
-def _read(store: Store, record: RunRecord, names: tuple[str, str], load: float) -> CompletedRun:
+def _rounds_s(store: Store, record: RunRecord) -> list[float]:
     metrics = store.folder("metrics", record.outputs["metrics"])
-    training = json_io.read(TrainingMetrics, metrics / "training.json")
+    return [each.round_s for each in json_io.read(TrainingMetrics, metrics / "training.json").rounds]
+
+
+def _read(store: Store, records: Sequence[RunRecord], names: tuple[str, str], load: float) -> CompletedRun:
+    """Return what the trainings of one plan took; medians are the means of theirs."""
+    record = records[0]
+    metrics = store.folder("metrics", record.outputs["metrics"])
     events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
     joined = [event["at_s"] for event in events if event["event"] == "joined"]
+    forecast = json_io.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json")
+    rounds_s = [_rounds_s(store, each) for each in records]
+    medians_s = [statistics.median(each) for each in rounds_s]
+    median_s = statistics.mean(medians_s)
     return CompletedRun(
         fleet=names[0],
         strategy=names[1],
-        forecast_s=json_io.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json").round_s,
-        measured_s=tuple(each.round_s for each in training.rounds),
-        median_s=training.median_round_s,
+        forecast_s=forecast.round_s,
+        interval=forecast.interval,
+        measured_s=tuple(itertools.chain(*rounds_s)),
+        median_s=median_s,
+        noise=(max(medians_s) - min(medians_s)) / median_s if len(medians_s) > 1 else None,
         load=load,
         ready_s=max(joined) - events[0]["at_s"],
         workers=len(joined),
+        forecast_period_s=forecast.period_s,
+        period_s=statistics.mean(_period_s(store, each) for each in records),
     )
+
+
+def _period_s(store: Store, record: RunRecord) -> float:
+    """Return the median from one commit to the next."""
+    metrics = store.folder("metrics", record.outputs["metrics"])
+    events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
+    commits = [event["at_s"] for event in events if event["event"] == "committed"]
+    return float(statistics.median(after - before for before, after in pairwise(commits)))

@@ -6,33 +6,51 @@ from collections.abc import Sequence
 from benchmarks.forecast_error.runs import CompletedRun, FailedRun, FleetCase
 from benchmarks.report import Figure, Sheet
 
-MEDIAN_ERROR, WORST_ERROR, READY_S = 0.10, 0.20, 5.0
+MEDIAN_ERROR, WORST_ERROR, BIAS, READY_S = 0.033, 0.10, 0.01, 5.0
 
 
 def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]) -> Sheet:
     """A row for every run of the list, failed ones included."""
     sheet = Sheet(
         title="Rounds on fleets of containers: forecast before training, and measured",
-        columns=("fleet", "plan", "forecast s", "measured s", "rounds from - to", "error", "load before", "ready s"),
+        columns=(
+            "fleet",
+            "plan",
+            "forecast s",
+            "interval s",
+            "measured s",
+            "rounds from - to",
+            "error",
+            "noise",
+            "commit to commit s",
+            "error",
+            "load before",
+            "ready s",
+        ),
     )
     runs = [each for each in listed if isinstance(each, CompletedRun)]
     failed = [each for each in listed if isinstance(each, FailedRun)]
     for each in failed:
-        sheet.rows.append((each.fleet, each.strategy, *[""] * 5, f"failed: {each.why}"))
+        sheet.rows.append((each.fleet, each.strategy, *[""] * 9, f"failed: {each.why}"))
     for ran in runs:
         sheet.rows.append(
             (
                 ran.fleet,
                 ran.strategy,
                 f"{ran.forecast_s:.3f}",
+                f"{ran.interval.low_s:.3f} - {ran.interval.high_s:.3f}" if ran.interval else "",
                 f"{ran.median_s:.3f}",
                 f"{min(ran.measured_s):.3f} - {max(ran.measured_s):.3f}",
                 f"{ran.error:+.1%}",
+                f"{ran.noise:.1%}" if ran.noise is not None else "",
+                f"{ran.forecast_period_s:.3f} / {ran.period_s:.3f}" if ran.forecast_period_s else f"{ran.period_s:.3f}",
+                f"{ran.period_error:+.1%}" if ran.forecast_period_s else "",
                 f"{ran.load:.2f}",
                 f"{ran.ready_s:.1f} ({ran.workers})",
             )
         )
     sheet.remarks = [f"{case.name}: {case.about}" for case in cases]
+    sheet.remarks.append("noise: how far the median rounds of two trainings of the same plan differ")
     sheet.remarks.append("ready: seconds from start to the last worker's first message (workers that start at once)")
     sheet.figures = [*_errors(runs, failed), *_speedups(runs), _ready(runs)]
     return sheet
@@ -42,7 +60,7 @@ def _errors(runs: Sequence[CompletedRun], failed: Sequence[FailedRun]) -> list[F
     if failed or not runs:
         lost = ", ".join(f"{each.fleet}/{each.strategy}" for each in failed) or "all"
         why = f"runs of the list failed, and none may be left out: {lost}"
-        names = ("forecast_error_median", "forecast_error_worst")
+        names = ("forecast_error_median", "forecast_error_worst", "forecast_bias", "interval_coverage")
         return [Figure(name=name, value=None, unit="of measured", better="lower", why=why) for name in names]
     errors = [abs(ran.error) for ran in runs]
     worst = max(runs, key=lambda ran: abs(ran.error))
@@ -64,7 +82,69 @@ def _errors(runs: Sequence[CompletedRun], failed: Sequence[FailedRun]) -> list[F
             better="lower",
             about=f"{worst.fleet}, {worst.strategy}",
         ),
+        Figure(
+            name="forecast_bias",
+            value=abs(statistics.mean(ran.error for ran in runs)),
+            unit="of measured",
+            target=BIAS,
+            better="lower",
+            spread=(min(ran.error for ran in runs), max(ran.error for ran in runs)),
+            about=f"mean error {statistics.mean(ran.error for ran in runs):+.1%}; below 0: too short",
+        ),
+        _coverage(runs),
+        *_noise(runs),
+        *_periods(runs),
     ]
+
+
+def _noise(runs: Sequence[CompletedRun]) -> list[Figure]:
+    """What no forecast can know: differences between two trainings of the same plan."""
+    known = [ran.noise for ran in runs if ran.noise is not None]
+    if not known:
+        return []
+    return [
+        Figure(
+            name="noise_median",
+            value=statistics.median(known),
+            unit="of measured",
+            better="lower",
+            spread=(min(known), max(known)),
+            about=f"between two trainings of one plan, {len(known)} plans",
+        )
+    ]
+
+
+def _periods(runs: Sequence[CompletedRun]) -> list[Figure]:
+    """Errors of the forecast from commit to commit, where there is one."""
+    errors = [ran.period_error for ran in runs if ran.forecast_period_s]
+    if not errors:
+        return []
+    return [
+        Figure(
+            name="commit_to_commit_error_median",
+            value=statistics.median(map(abs, errors)),
+            unit="of measured",
+            better="lower",
+            spread=(min(errors), max(errors)),
+            about=f"with commit and optimizer step; mean {statistics.mean(errors):+.1%}, below 0: too short",
+        )
+    ]
+
+
+def _coverage(runs: Sequence[CompletedRun]) -> Figure:
+    """Share of the runs whose median round lies within the interval of the forecast."""
+    known = [(ran, ran.interval) for ran in runs if ran.interval is not None]
+    if not known:
+        why = "no forecast has an interval"
+        return Figure(name="interval_coverage", value=None, unit="of runs", better="higher", why=why)
+    widths = [(interval.high_s - interval.low_s) / ran.forecast_s for ran, interval in known]
+    return Figure(
+        name="interval_coverage",
+        value=sum(interval.covers(ran.median_s) for ran, interval in known) / len(known),
+        unit="of runs",
+        better="higher",
+        about=f"median width {statistics.median(widths):.0%} of the forecast",
+    )
 
 
 def _speedups(runs: Sequence[CompletedRun]) -> list[Figure]:

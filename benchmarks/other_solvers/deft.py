@@ -24,9 +24,9 @@ from numpy import log2
 from benchmarks.other_solvers.fresh_process import first_solve_s
 from benchmarks.report import Figure, median_and_spread
 from fleetune.errors import Infeasible
-from fleetune.solving.deft.methods import SUMMARIES
-from fleetune.solving.deft.problem import Problem, Solution
-from fleetune.solving.deft.solve import solve
+from fleetune.solving.lola_deft.methods import SUMMARIES
+from fleetune.solving.lola_deft.problem import Problem, Solution
+from fleetune.solving.lola_deft.solve import solve
 
 BLOCKS = 12
 PARAMETER_BITS = 24576 * 32

@@ -24,6 +24,9 @@ RUN = {"base": "asteroid-b", "model": "vit-tiny", "data": "digits", "until": "pl
 """Simulated devices and a small model: the stages take seconds."""
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 LIMIT_S, ASK_S, BUSY_TIMES = 300.0, 0.1, 100
+ANSWER_S, LATE_TIMES = 10.0, 6
+"""Longest wait for an answer, and how many may be late in succession; a request that writes is waited for as long as
+all of them, and sent once."""
 
 
 @record
@@ -60,7 +63,7 @@ class Service:
         subprocess.run([*COMMAND, *words, "--root", str(self.root)], check=True, stdout=subprocess.DEVNULL)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """One call of Prefect's API, made again while it says 503: its SQLite file is locked."""
+        """One call of Prefect's API, made as often as `answer` does."""
         files = ServiceFiles(self.root)
         running = files.running()
         assert running is not None, "the service runs"
@@ -69,16 +72,7 @@ class Service:
         request.add_header("Content-Type", "application/json")
         if auth_string := files.auth_string(running):
             request.add_header("Authorization", "Basic " + base64.b64encode(auth_string.encode()).decode())
-        for _ in range(BUSY_TIMES):
-            try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    return json.load(answer)
-            except urllib.error.HTTPError as error:
-                if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
-                    raise
-                error.close()
-            time.sleep(ASK_S)
-        raise RuntimeError(f"Prefect's server was busy {BUSY_TIMES} times in succession; run it on an idle machine")
+        return json.loads(answer(request))
 
     def run(self, **parameters: Any) -> TimedRun:
         """Submit a run as the form does and wait for its end; TimeoutError after LIMIT_S."""
@@ -103,6 +97,31 @@ class Service:
             from_process_s=seconds_between(min(starts), end),
             from_flow_s=seconds_between(flow_run["start_time"], end),
         )
+
+
+def answer(request: urllib.request.Request, answer_s: float = ANSWER_S) -> bytes:
+    """What a server answers. It is asked again while it says 503 (its SQLite file is locked), and again for what it
+    only reads when an answer is later than `answer_s` seconds.
+
+    RuntimeError where it does so too often.
+    """
+    reads, late, busy = request.get_method() == "GET", 0, 0
+    while late < LATE_TIMES and busy < BUSY_TIMES:
+        try:
+            with urllib.request.urlopen(request, timeout=answer_s * (1 if reads else LATE_TIMES)) as answered:
+                return bytes(answered.read())
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            error.close()
+            busy += 1
+            time.sleep(ASK_S)
+        except OSError as error:
+            if not reads or not isinstance(getattr(error, "reason", error), TimeoutError):
+                raise
+            late += 1
+    what = f"was busy {busy} times in succession" if not late else f"did not answer {late} times, {answer_s:g} s each"
+    raise RuntimeError(f"Prefect's server {what} ({request.full_url}); run it on an idle machine")
 
 
 def seconds_between(begin: str, end: str) -> float:

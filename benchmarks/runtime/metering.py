@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from fleetune.procfs import PEAK_RESIDENT, RESIDENT, status_bytes
+from fleetune.linux import PEAK_RESIDENT, RESIDENT, status_bytes
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ class PeerSockets:
         keys = KeyPair(public=config.public.encode(), secret=config.secret.encode())
         self.name, self.other = ("sender", "receiver") if config.sends else ("receiver", "sender")
         self.endpoint = Endpoint(self.name, keys, {self.other: config.other.encode()}, run="wire", note=_print_note)
-        self.exchange = Exchange(self.endpoint, "nobody", torch.device("cpu"), 0)
+        self.exchange = Exchange(self.endpoint, "nobody", torch.device("cpu"))
         self._context = zmq.Context(io_threads=2)
         self.bare = self._context.socket(zmq.DEALER if config.sends else zmq.ROUTER)
         self.bare.sndhwm = self.bare.rcvhwm = 0

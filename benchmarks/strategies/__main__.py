@@ -18,8 +18,8 @@ import torch
 import transformers
 
 from benchmarks.codecs.speed import speeds
-from benchmarks.gates.__main__ import measure as gate_figures
-from benchmarks.gates.blocks import vit_small
+from benchmarks.head_gating.__main__ import measure as gate_figures
+from benchmarks.head_gating.blocks import vit_small
 from benchmarks.report import Figure, Report, progress_printer
 from benchmarks.strategies.accuracy import accuracy_figures
 from benchmarks.strategies.chain import chain_figure
@@ -29,8 +29,14 @@ from benchmarks.strategies.saved_bytes import saved_bytes_figures
 
 QUICK_STRATEGIES = ("split-learning",)
 """The one with lanes, a helper and averages."""
-QUICK_SETS = ("training.rounds=7", "model.config.num_hidden_layers=2", "data.train_samples=512")
-SETS = ("training.rounds=14",)
+QUICK_SETS = (
+    "training.rounds=7",
+    "training.checkpoint_every_rounds=7",
+    "model.config.num_hidden_layers=2",
+    "data.train_samples=512",
+)
+SETS = ("training.rounds=14", "training.checkpoint_every_rounds=14")
+"""Checkpoints lie between commits, and no forecast has them."""
 CODEC_FIGURES = ("unstated_bytes", "throughput", "cost_at_8_mbit")
 
 
@@ -46,7 +52,7 @@ def run(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> li
     report_progress("gated blocks")
     found += [
         replace(figure, name=f"d2ft_{figure.name}")
-        for figure in gate_figures(vit_small(2 if quick else 16, lora=False), folder, 2 if quick else 7, "blocks")
+        for figure in gate_figures(vit_small(2 if quick else 16, lora=False), folder, 3 if quick else 7, "blocks")
     ]
     report_progress("codecs")
     found += [figure for figure in speeds(rounds=2 if quick else 100) if figure.name.endswith(CODEC_FIGURES)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gates.blocks import Blocks, vit_small
+from benchmarks.head_gating.blocks import Blocks, vit_small
 from benchmarks.report import Figure
 from fleetune.models.segment import SegmentRunner
 

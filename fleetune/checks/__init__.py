@@ -5,8 +5,6 @@ returns all faults, `validate` raises the first, `untrainable_features` names wh
 an unrunnable plan would fail on many machines at once.
 """
 
-from fleetune.checks.findings import findings, validate
-from fleetune.checks.local_data import check_local_data
-from fleetune.checks.trainable import untrainable_features
+from fleetune.checks.findings import check_local_data, findings, untrainable_features, validate
 
 __all__ = ["check_local_data", "findings", "untrainable_features", "validate"]

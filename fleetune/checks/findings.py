@@ -1,6 +1,8 @@
-"""Entry points of the checks, and the check of memory budgets."""
+"""Entry points of the checks, and the checks of memory budgets, of data that must stay on their device, and of features
+of plans that can be made, timed and drawn, but that workers do not run yet.
+"""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fleetune.checks.order import deadlocks, order_faults, program_faults
 from fleetune.checks.structure import (
@@ -16,7 +18,7 @@ from fleetune.checks.structure import (
 from fleetune.clock import Clock
 from fleetune.clock.costs import PlacedSegment, kept_micro_batches, segments_on
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Plan
+from fleetune.contracts.plan import Lane, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import exact_size
@@ -102,3 +104,50 @@ def _advice(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:
     earlier = "an order with fewer forwards ahead" if ordered else "a lower warm-up"
     fewer = "fewer units or samples" if len(segments) == 1 else "fewer segments, units or samples"
     return f"give it {fewer}, or {earlier}" + (", or let another device collect" if device == plan.collector else "")
+
+
+def check_local_data(plan: Plan, profile: Profile, owners: Collection[str]) -> None:
+    """Refuse a plan by which samples or labels would leave their device, or whose lane begins where no data lie.
+
+    owners: devices that have data.
+    """
+    begun: dict[str, str] = {}
+    for lane in plan.lanes:
+        for fault in _local_data_faults(lane, profile, owners):
+            raise Refused(f"data.local: {fault}")
+        owner = lane.segments[0].devices[0]
+        if owner in begun:
+            raise Refused(
+                f"data.local: lanes {begun[owner]} and {lane.name} both begin on {owner}, so its data would count "
+                "twice; plan one lane for each device that has data"
+            )
+        begun[owner] = lane.name
+
+
+def _local_data_faults(lane: Lane, profile: Profile, owners: Collection[str]) -> Iterator[str]:
+    owner, *others = dict.fromkeys(device for end in (0, -1) for device in lane.segments[end].devices)
+    if others:
+        yield (
+            f"lane {lane.name} begins and ends on {', '.join((owner, *others))}, so samples or labels would leave "
+            f"{owner}; plan its first and its last segment on the device that has its data"
+        )
+    if owner not in owners:
+        yield (
+            f"lane {lane.name} begins on {owner}, which has no data; give it a source, or plan no lane there (data "
+            f"lie on {', '.join(owners)})"
+        )
+    if len(lane.segments) > 1 and not any(profile.unit(name).param_bytes for name in lane.segments[0].units):
+        yield (
+            f"the cut behind segment {lane.name}/0 lies before the first learned layer, so samples would leave {owner} "
+            "as they are; cut behind a later unit"
+        )
+
+
+def untrainable_features(plan: Plan) -> tuple[str, ...]:
+    """Return what the plan has that no worker runs; empty if it can be trained."""
+    return tuple(_unsupported(plan))
+
+
+def _unsupported(plan: Plan) -> Iterator[str]:
+    if len(plan.lanes) > 1 and not (plan.collector or plan.average_every_rounds):
+        yield f"{len(plan.lanes)} lanes that nothing brings together (a collector, or average_every_rounds)"

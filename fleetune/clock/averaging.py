@@ -1,6 +1,6 @@
 """What an average over lanes takes: its time by the event simulation, its bytes, and the memory of its parts.
 
-The exchange is that of `fleetune.program.averages`, part by part. All devices begin together, since a round has just
+The exchange is that of `fleetune.program.steps`, part by part. All devices begin together, since a round has just
 ended; sums take no time, links do. Running statistics of batch norms, a fraction of a percent, are left out.
 """
 
@@ -16,8 +16,8 @@ from fleetune.contracts.plan import AVERAGE, LinkUse, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from fleetune.program import Program, Step, lower, seats_of, steps
-from fleetune.program.averages import PART_BYTES, PARTS_ON_THE_WAY, average_steps
 from fleetune.program.lower import averaging_device
+from fleetune.program.steps import PART_BYTES, PARTS_ON_THE_WAY, average_steps
 
 MOST_PARTS = 64
 """Most parts that are simulated; a larger model's parts are taken as larger, which hardly changes the time."""

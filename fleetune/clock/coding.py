@@ -43,15 +43,17 @@ class Coding:
         codec = use.codec_of(letter)
         if codec == DENSE:
             return CodingSeconds(0.0, 0.0)
-        coded = samples * sum(
+        sizes = [
             size
             for size in self._values(unit, letter)
             if effective_codec(codec, -(-size // self._element_bytes), use.ratio, self._element_bytes) != DENSE
-        )
+        ]
+        coded, tensors = samples * sum(sizes), len(sizes)
         here = self._times[use.source].codec_time(codec, use.ratio)
         there = self._times[use.target].codec_time(codec, use.ratio)
         sender_s = coded * (here.encode_s_per_byte + (here.decode_s_per_byte if use.feedback else 0.0))
-        return CodingSeconds(sender_s, coded * there.decode_s_per_byte)
+        sender_s += tensors * (here.encode_s + (here.decode_s if use.feedback else 0.0))
+        return CodingSeconds(sender_s, coded * there.decode_s_per_byte + tensors * there.decode_s)
 
     def coded_bytes(self, unit: Unit, letter: str) -> int:
         """Return the dense bytes per sample of what a codec may change at the cut after `unit`."""

@@ -16,7 +16,7 @@ from fleetune.arrays import Floats, Ints
 from fleetune.clock.coding import feedback_bytes
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
-from fleetune.contracts.profile import Profile, Unit
+from fleetune.contracts.profile import GateTimes, Profile, Unit
 from fleetune.errors import Refused
 from fleetune.formatting import megabytes
 
@@ -92,6 +92,35 @@ def remaining_shares(gates: Iterable[Gate], profile: Profile) -> dict[str, tuple
     return {unit: tuple((max(0.0, 1 - f), max(0.0, 1 - b)) for f, b in rows) for unit, rows in lost.items()}
 
 
+_ROUNDING = 1e-9
+"""More than sums of shares are rounded by, and less than any head's share."""
+
+
+def gated_times(
+    left: RemainingShares, profile: Profile, measured: GateTimes | None
+) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Return the parts of its times that a gated unit takes, per micro-batch: shares of `left`, and what gates cost.
+
+    measured: the device's; None: nothing beyond the shares. Where all heads are full, the unit runs as it is.
+    """
+    if measured is None:
+        return dict(left)
+    heads: dict[str, float] = {}
+    for part in (part for subnet in profile.subnets for part in subnet.parts):
+        heads[part.unit] = heads.get(part.unit, 0.0) + part.share
+
+    def taken(unit: str, forward: float, backward: float) -> tuple[float, float]:
+        rest = max(0.0, 1 - heads[unit]) + _ROUNDING
+        if min(forward, backward) >= 1 or forward <= rest:
+            return forward, backward
+        if backward <= rest:  # all that run do so forward only, in one group
+            return max(0.0, forward + measured.skipped.forward), backward
+        extra = measured.skipped if forward <= backward + _ROUNDING else measured.forward_only
+        return max(0.0, forward + extra.forward), max(0.0, backward + extra.backward)
+
+    return {unit: tuple(taken(unit, *row) for row in rows) for unit, rows in left.items()}
+
+
 def lost_s_per_byte(device: Device) -> float:
     """Return the compute seconds that a device loses per byte sent or received.
 
@@ -142,15 +171,35 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
     The idle runtime, plus for every segment the device runs: weights, buffers, optimizer state, and during a round
     gradients and the activations of the kept micro-batches of its share. `passing_bytes` are those of an average, when
     gradients and activations are gone. With a collector, only the collector holds optimizer state. Frozen weights that
-    several segments of the device need are held once. Gates and codecs save no memory, because what they leave out
+    several segments of the device need are held once. Where the plan has backups, each device holds a snapshot of what
+    it trains beside them. Gates and codecs save no memory, because what they leave out
     differs between micro-batches.
     """
     own = [_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device)]
     lasting = sum(each.lasting for each in own) - _shared_bytes(plan, device, profile)
-    lasting += feedback_bytes(plan, device, profile)
+    lasting += feedback_bytes(plan, device, profile) + copied_bytes(plan, device, profile)
     collected = _collected_bytes(plan, profile) if device == plan.collector else 0
     in_round = sum(each.in_round for each in own)
     return profile.times_of(device).runtime_bytes + collected + lasting + max(in_round, passing_bytes)
+
+
+def copied_bytes(plan: Plan, device: str, profile: Profile) -> int:
+    """Return the bytes of a device's snapshot, and of the backups that it holds for others; 0 without backups."""
+    if not plan.backup_every_rounds:
+        return 0
+    segments = {(lane.name, index): each for lane in plan.lanes for index, each in enumerate(lane.segments)}
+    held = [segments[each.lane, each.segment].trained for each in plan.backups if each.holder == device and each.lane]
+    if any(each.holder == device and not each.lane for each in plan.backups) or device == plan.collector:
+        held.append(tuple(trained_units(plan)))
+    if not plan.collector:
+        held += [placed.segment.trained for placed in segments_on(plan, device)]
+    return sum(state_bytes(trained, profile) for trained in held)
+
+
+def state_bytes(trained: Iterable[str], profile: Profile) -> int:
+    """Return the bytes of these units' trained parameters and their optimizer state."""
+    parameters = sum(profile.unit(name).trainable_bytes for name in trained)
+    return math.ceil(parameters * (1 + profile.optimizer_bytes_per_param_byte))
 
 
 class HeldBytes(NamedTuple):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Ints
-from fleetune.compiled import compiled, inner
 from fleetune.errors import Refused
+from fleetune.jit import compiled, inner
 
 STAGE_INDEX, LENGTH, FORWARD_NS, BACKWARD_NS, AWAITS, FIRST_ROUTE = 0, 1, 2, 3, 4, 6
 """Columns of `SimInput.member`: stage; number of tasks; ns of a forward and a backward; arrivals that a forward and a

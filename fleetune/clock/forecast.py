@@ -6,14 +6,18 @@ Chains of segments, which planners simulate by the million, run compiled (`pipel
 lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from fleetune.arrays import Floats, Ints
 from fleetune.clock.averaging import average_bytes, average_rows
+from fleetune.clock.between_rounds import BOTH_WAYS, commit_s, earlier, updates_ns, with_message_waits
 from fleetune.clock.costs import (
     device_bytes,
+    gated_times,
     interpolate,
     interpolate_table,
     lost_s_per_byte,
@@ -24,8 +28,8 @@ from fleetune.clock.event_simulation import Trace, simulate_graph
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, PipelineStage, PipelineTrace, simulate
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
-from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import DeviceAmount, Forecast, TimelineRow
+from fleetune.contracts.fleet import Fleet, Link
+from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
@@ -40,6 +44,16 @@ class CutBytes(NamedTuple):
 
     output: int
     gradient: int
+
+
+class _TimedRound(NamedTuple):
+    """A simulated round."""
+
+    rows: tuple[TimelineRow, ...]
+    round_s: float
+    """From the start of the first row to the last arrival."""
+    period_s: float
+    """From one commit to the next; 0 if unknown."""
 
 
 def forecast(plan: Plan, fleet: Fleet, profile: Profile) -> Forecast:
@@ -57,14 +71,16 @@ class Clock:
     def __init__(self, fleet: Fleet, profile: Profile) -> None:
         self.fleet = fleet
         self.profile = profile
-        self._links = {(link.source, link.target): link for link in fleet.links}
+        self.busy_fleet = with_message_waits(fleet, profile)
+        """The fleet with links as messages find them in a round."""
+        self._links = {(link.source, link.target): link for link in self.busy_fleet.links}
         self._lost_s_per_byte = {device.name: lost_s_per_byte(device) for device in fleet.devices}
         self._positions = {unit.name: index for index, unit in enumerate(profile.units)}
         self._times: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
         self._tables: dict[tuple[str, int], Floats] = {}
 
     def unit_times(self, device: str, samples: int) -> tuple[list[float], list[float]]:
-        """Return median forward and backward seconds of every unit on `device`, in whole quanta."""
+        """Return usual forward and backward seconds of every unit on `device`, in whole quanta."""
         key = (device, samples)
         if key not in self._times:
             forward, backward = self._table(device, np.array([samples]))
@@ -83,7 +99,7 @@ class Clock:
         """Return forward and backward seconds, each [unit, len(samples)], in whole quanta."""
         measured, sizes = self.profile.times_of(device), self.profile.batch_sizes
         found = []
-        for rows, factors in zip((measured.forward_s, measured.backward_s), measured.median_factors(), strict=True):
+        for rows, factors in zip((measured.forward_s, measured.backward_s), measured.usual_factors(), strict=True):
             times = interpolate_table(sizes, np.array(rows, np.float64), samples)
             for unit, column in np.argwhere(times < 0):
                 try:
@@ -110,33 +126,53 @@ class Clock:
         """Lower any plan to a task graph."""
         for name in plan.devices:
             self.fleet.device(name)
-        return PlanLowering(plan, self.fleet, self.profile, self._costs(plan)).lower()
+        return self._lower(plan, {})
 
     def round_s(self, plan: Plan) -> float:
         """Return the seconds of one round; cheaper than `forecast`, for comparing many plans."""
         return self._simulate_chain(plan).round_ns / 1e9 if plan.is_chain else self._simulate_graph(plan)[1]
 
     def forecast(self, plan: Plan) -> Forecast:
-        """Simulate one round and return its timeline, totals and memory."""
-        if plan.is_chain:
-            trace, lane = self._simulate_chain(plan), plan.lanes[0]
-            rows = chain_rows(lane, trace, [self.trainable_bytes(segment) for segment in lane.segments])
-            round_s = trace.round_ns / 1e9
-        else:
-            rows, round_s = self._simulate_graph(plan)
+        """Simulate one round and return its timeline, totals and memory.
+
+        Where the profile knows what lies between rounds (`between_rounds`), the round is longer than `round_s` says,
+        which is what planners minimise.
+        """
+        rows, round_s, period_s = self._timed(plan)
         busy_ns = dict.fromkeys(plan.devices, 0)
         for row in rows:
             if not row.is_transfer and parse_action(row.action).letter != REDUCE:
                 busy_ns[row.device] += nanoseconds(row.end_s) - nanoseconds(row.start_s)
         return Forecast(
             round_s=round_s,
+            interval=self.interval(plan, round_s),
             rows=rows,
             busy_s=tuple(DeviceAmount(device=device, amount=ns / 1e9) for device, ns in busy_ns.items()),
             memory_bytes=tuple(DeviceAmount(device=d, amount=self.memory_bytes(plan, d)) for d in plan.devices),
             link_bytes=link_bytes(plan, rows),
-            average=average_rows(plan, self.fleet, self.profile),
+            average=average_rows(plan, self.busy_fleet, self.profile),
             average_every_rounds=plan.average_every_rounds,
+            period_s=period_s,
         )
+
+    def interval(self, plan: Plan, round_s: float) -> Interval | None:
+        """Return the round's duration with all devices and links of the plan at their fastest and at their slowest.
+
+        Passes take what nine in ten of a device's passes took, links differ by the error of their fit. The ends are
+        rare, since not everything is fast or slow at once. None where nothing of this is known.
+        """
+        used = set(plan.devices)
+        spreads = {times.device: times.spread for times in self.profile.times if times.device in used and times.spread}
+        errors = [link.fit_error for link in self.fleet.links if {link.source, link.target} <= used]
+        if not spreads and not any(errors):
+            return None
+        fast = Clock(
+            _scaled_fleet(self.fleet, -1), _scaled_profile(self.profile, {d: s.low for d, s in spreads.items()})
+        )
+        slow = Clock(
+            _scaled_fleet(self.fleet, 1), _scaled_profile(self.profile, {d: s.high for d, s in spreads.items()})
+        )
+        return Interval(low_s=min(round_s, fast._timed(plan).round_s), high_s=max(round_s, slow._timed(plan).round_s))
 
     def deadlocked(self, plan: Plan) -> dict[str, int]:
         """Return device -> position among its forwards and backwards where it waits for ever; empty if all run."""
@@ -161,18 +197,42 @@ class Clock:
             raise _deadlock(plan.lanes[0].segments[stage].devices[place], position)
         return trace
 
-    def _simulate_graph(self, plan: Plan) -> tuple[tuple[TimelineRow, ...], float]:
-        """Return timeline and seconds of one round of any plan. Refused: a deadlock."""
-        lowered = self.lower(plan)
+    def _timed(self, plan: Plan) -> _TimedRound:
+        """Simulate one round, after the commit and the optimizer steps of the one before, where these are known."""
+        if updates := updates_ns(plan, self.profile):
+            rows, after_commit_s = self._simulate_graph(plan, updates, both_ways=BOTH_WAYS)
+            first_ns = min(nanoseconds(row.start_s) for row in rows)
+            round_s = (nanoseconds(after_commit_s) - first_ns) / 1e9
+            return _TimedRound(earlier(rows, first_ns), round_s, after_commit_s + commit_s(plan, self.profile))
+        if not plan.is_chain:
+            return _TimedRound(*self._simulate_graph(plan), 0.0)
+        trace, lane = self._simulate_chain(plan), plan.lanes[0]
+        rows = chain_rows(lane, trace, [self.trainable_bytes(segment) for segment in lane.segments])
+        return _TimedRound(rows, trace.round_ns / 1e9, 0.0)
+
+    def _lower(self, plan: Plan, updates: Mapping[str, int]) -> LoweredPlan:
+        for name in plan.devices:
+            self.fleet.device(name)
+        return PlanLowering(plan, self.busy_fleet, self.profile, self._costs(plan), updates).lower()
+
+    def _simulate_graph(
+        self, plan: Plan, updates: Mapping[str, int] | None = None, both_ways: float = 1.0
+    ) -> tuple[tuple[TimelineRow, ...], float]:
+        """Return timeline and seconds of one round of any plan, from the start of `updates`. Refused: a deadlock."""
+        lowered = self._lower(plan, updates or {})
         trace = simulate_graph(lowered.graph)
         for device, position in trace.deadlocked.items():
-            raise _deadlock(lowered.devices[device], position)
-        reduced = self._all_reduces(plan, lowered, trace)
+            name = lowered.devices[device]
+            raise _deadlock(name, position - (name in (updates or {})))
+        reduced = self._all_reduces(plan, lowered, trace, both_ways)
         ends_ns = [trace.end_ns, *(one.end_ns for one in reduced)]
         return graph_rows(plan, lowered, trace, reduced), max(ends_ns) / 1e9
 
-    def _all_reduces(self, plan: Plan, lowered: LoweredPlan, trace: Trace) -> list[AllReduce]:
-        """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector."""
+    def _all_reduces(self, plan: Plan, lowered: LoweredPlan, trace: Trace, both_ways: float) -> list[AllReduce]:
+        """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector.
+
+        both_ways: time of a transfer beside one in the opposite direction, relative to its time alone.
+        """
         ends: dict[tuple[int, int], int] = {}
         for number, (at, index, _, letter, _) in enumerate(lowered.tasks):
             if letter == BACKWARD:
@@ -182,28 +242,38 @@ class Clock:
             segment = plan.lanes[at].segments[index]
             if len(segment.devices) > 1 and not plan.collector:
                 found.append(
-                    AllReduce(at, index, end_ns, end_ns + self._ring_ns(segment), self.trainable_bytes(segment))
+                    AllReduce(
+                        at, index, end_ns, end_ns + self._ring_ns(segment, both_ways), self.trainable_bytes(segment)
+                    )
                 )
         return found
 
-    def _ring_ns(self, segment: Segment) -> int:
-        """Return 2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`."""
+    def _ring_ns(self, segment: Segment, both_ways: float) -> int:
+        """Return 2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`.
+
+        Two members send to each other at the same time.
+        """
         links = [self._links[a, b] for a in segment.devices for b in segment.devices if a != b]
         count, slowest = len(segment.devices), min(link.bytes_per_s for link in links)
-        latency_s = max(link.latency_s for link in links)
-        return nanoseconds(2 * (count - 1) * (latency_s + self.trainable_bytes(segment) / (count * slowest)))
+        latency_s, longer = max(link.latency_s for link in links), both_ways if count == 2 else 1.0
+        return nanoseconds(2 * (count - 1) * (latency_s + longer * self.trainable_bytes(segment) / (count * slowest)))
 
     def _costs(self, plan: Plan) -> dict[PassKey, PassTimes]:
         """Return the seconds of every pass; backward passes end at the first trained unit."""
-        left = remaining_shares(plan.gates, self.profile)
+        shares = remaining_shares(plan.gates, self.profile)
+        left = {
+            name: gated_times(shares, self.profile, self.profile.times_of(name).gates) if shares else {}
+            for name in plan.devices
+        }
         costs = {}
         for at, lane in enumerate(plan.lanes):
             for index, segment in enumerate(lane.segments):
                 first = min((segment.units.index(name) for name in segment.trains), default=0)
                 for share in segment.shares:
                     forward, backward = self.unit_times(share.device, share.samples)
+                    gated = left[share.device]
                     for m in range(plan.micro_batches_of(lane)):
-                        parts = [left[name][m] if name in left else (1.0, 1.0) for name in segment.units]
+                        parts = [gated[name][m] if name in gated else (1.0, 1.0) for name in segment.units]
                         at_work = list(zip([self._position(name) for name in segment.units], parts, strict=True))
                         costs[PassKey(at, index, share.device, m)] = PassTimes(
                             sum(forward[k] * part[0] for k, part in at_work),
@@ -249,6 +319,36 @@ class Clock:
         if unit not in self._positions:
             raise Refused(f"plan: unit {unit!r} is not in the profile; profile the model again")
         return self._positions[unit]
+
+
+def _scaled_profile(profile: Profile, factors: Mapping[str, float]) -> Profile:
+    """Return the profile with all passes of a device `factors` times as long."""
+
+    def scaled(rows: tuple[tuple[float, ...], ...], factor: float) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(time * factor for time in row) for row in rows)
+
+    return replace(
+        profile,
+        times=tuple(
+            replace(
+                times,
+                forward_s=scaled(times.forward_s, k),
+                backward_s=scaled(times.backward_s, k),
+                update_s=tuple(step_s * k for step_s in times.update_s),
+            )
+            for times, k in ((times, factors.get(times.device, 1.0)) for times in profile.times)
+        ),
+    )
+
+
+def _scaled_fleet(fleet: Fleet, sign: int) -> Fleet:
+    """Return the fleet with messages that take the error of their link's fit longer (sign 1) or shorter (-1)."""
+
+    def scaled(link: Link) -> Link:
+        factor = (1 + link.fit_error) ** sign
+        return replace(link, latency_s=link.latency_s * factor, bytes_per_s=link.bytes_per_s / factor)
+
+    return replace(fleet, links=tuple(map(scaled, fleet.links)))
 
 
 def _deadlock(device: str, position: int) -> Refused:

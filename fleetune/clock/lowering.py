@@ -5,6 +5,7 @@ shared links, and a collector.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fleetune.clock.coding import Coding
@@ -62,6 +63,7 @@ class LoweredPlan(NamedTuple):
     """A task graph, with the identity of each of its tasks, transfers and devices."""
 
     graph: TaskGraph
+    """Optimizer steps of the round before follow the tasks below."""
     tasks: tuple[TaskKey, ...]
     transfers: tuple[TransferInfo, ...]
     devices: tuple[str, ...]
@@ -71,12 +73,19 @@ class LoweredPlan(NamedTuple):
 class PlanLowering:
     """Builds the task graph of one plan from the steps of its devices.
 
-    `costs` are compute seconds, without the CPU cost of transfers and codecs. Refused: an order with foreign or
-    repeated actions.
+    `costs` are compute seconds, without the CPU cost of transfers and codecs. `updates_ns` are devices' optimizer steps
+    of the round before, which everything that they do waits for. Refused: an order with foreign or repeated actions.
     """
 
-    def __init__(self, plan: Plan, fleet: Fleet, profile: Profile, costs: dict[PassKey, PassTimes]):
-        self.plan, self.costs = plan, costs
+    def __init__(
+        self,
+        plan: Plan,
+        fleet: Fleet,
+        profile: Profile,
+        costs: dict[PassKey, PassTimes],
+        updates_ns: Mapping[str, int] | None = None,
+    ) -> None:
+        self.plan, self.costs, self.updates_ns = plan, costs, updates_ns or {}
         self.units = {unit.name: unit for unit in profile.units}
         self.coding = Coding(profile)
         self.program = lower(plan, trainable={name for name, unit in self.units.items() if unit.trainable_bytes})
@@ -104,8 +113,14 @@ class PlanLowering:
         awaited = Counter(key for fed in self.feeds.values() for key in fed)
         tasks = tuple(Task(self._duration_ns(key), awaited[key], tuple(self.sends[key])) for key in keys)
         transfers = tuple(self._transfer(k, info, place) for k, info in enumerate(self.infos))
-        orders = tuple(tuple(place[key] for key in order) for order in self.orders.values())
-        return LoweredPlan(TaskGraph(tasks, transfers, orders, ready), keys, tuple(self.infos), tuple(self.orders))
+        orders = {device: [place[key] for key in order] for device, order in self.orders.items()}
+        for device, lasts_ns in self.updates_ns.items():
+            hands_out = device == self.plan.collector
+            orders[device].insert(0, len(tasks))
+            tasks = (*tasks, Task(lasts_ns, 0, ready if hands_out else ()))
+            ready = () if hands_out else ready
+        graph = TaskGraph(tasks, transfers, tuple(map(tuple, orders.values())), ready)
+        return LoweredPlan(graph, keys, tuple(self.infos), tuple(self.orders))
 
     def _key(self, device: str, action: Action) -> TaskKey:
         return TaskKey(self.lanes[action.lane], action.segment, device, action.letter, action.micro_batch)

@@ -7,7 +7,7 @@ import numpy as np
 from fleetune.arrays import Floats, Ints
 from fleetune.clock import event_loop
 from fleetune.clock.event_loop import SimInput
-from fleetune.compiled import compiled, inner
+from fleetune.jit import compiled, inner
 
 FIRST, WARMUP, TRAINABLE, OUTPUT, GRADIENT = range(5)
 """Columns of `PipelineArrays.stage`: first member (an extra row marks the end of the last stage); warm-up forwards;

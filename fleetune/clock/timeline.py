@@ -50,8 +50,9 @@ def graph_rows(plan: Plan, lowered: LoweredPlan, trace: Trace, reduced: list[All
     """Return the timeline of a task graph's trace by start time, with a collector's updates on their links."""
     rows = []
     for number, span in trace.tasks.items():
-        task = lowered.tasks[number]
-        rows.append(_row(task.device, _action(plan, task), span))
+        if number < len(lowered.tasks):
+            task = lowered.tasks[number]
+            rows.append(_row(task.device, _action(plan, task), span))
     for number, span in trace.transfers.items():
         t = lowered.transfers[number]
         rows.append(_row(f"{t.source}>{t.target}", _action(plan, t), span, t.bytes))

@@ -10,7 +10,6 @@
 The first dimension is samples: each is coded on its own, in `fleetune.contracts.link_codecs.wire_bytes` bytes.
 """
 
-from fleetune.codecs.codec import Encoded, decode, encode, kept_indices, part_bytes
-from fleetune.codecs.feedback import ErrorFeedback
+from fleetune.codecs.codec import Encoded, ErrorFeedback, decode, encode, kept_indices, part_bytes
 
 __all__ = ["Encoded", "ErrorFeedback", "decode", "encode", "kept_indices", "part_bytes"]

@@ -1,4 +1,8 @@
-"""Encoding of a tensor in any codec, and decoding of what came from a link, which is not trusted."""
+"""Encoding of a tensor in any codec, decoding of what came from a link, which is not trusted, and error feedback.
+
+Error feedback: what a lossy message left out is added to the next message of the same key. After Seide et al., 1-Bit
+Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,10 +10,8 @@ from typing import Any
 
 import torch
 
-from fleetune.codecs.groups import dequantise, quantise
-from fleetune.codecs.halves import from_fp16, to_bf16, to_fp16
-from fleetune.codecs.indices import pack_indices, unpack_indices
-from fleetune.codecs.sparse import gather, largest_indices, scatter
+from fleetune.codecs.quantization import dequantise, from_fp16, quantise, to_bf16, to_fp16
+from fleetune.codecs.top_k import gather, largest_indices, pack_indices, scatter, unpack_indices
 from fleetune.contracts.link_codecs import (
     BF16,
     CODECS,
@@ -206,3 +208,50 @@ def _not_finite(codec: str) -> Refused:
         f"codec {codec}: a value is not finite. If training has diverged, choose a smaller learning_rate; a tensor "
         "that may hold infinities, such as a mask, has to travel dense"
     )
+
+
+class ErrorFeedback:
+    """Residuals by key, which belong to the state of committed rounds.
+
+    Within a round each key sends one message. What messages leave out counts from `commit` on; a round that is thrown
+    away changes no residual. A key without a residual of its message's shape, as after a change of plan, starts anew:
+    it has lost at most what its last message left out, once.
+    """
+
+    def __init__(self) -> None:
+        self._residuals: dict[str, torch.Tensor] = {}
+        self._next: dict[str, torch.Tensor | None] = {}
+
+    def start_round(self) -> None:
+        """Drop what an uncommitted round left."""
+        self._next.clear()
+
+    def add(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor plus the key's residual: what to encode. Without a residual of its shape, the tensor."""
+        residual = self._residuals.get(key)
+        if residual is None or residual.shape != tensor.shape:
+            return tensor
+        return tensor + residual.to(tensor)
+
+    def keep(self, key: str, sent_minus_decoded: torch.Tensor) -> None:
+        """Keep the error of the key's message for the time after the commit; one that is not finite counts as none."""
+        error = sent_minus_decoded.detach()
+        self._next[key] = error.clone() if error.isfinite().all() else None
+
+    def commit(self) -> None:
+        """Replace the residuals of all keys that have sent a message in this round."""
+        for key, error in self._next.items():
+            if error is None:
+                self._residuals.pop(key, None)
+            else:
+                self._residuals[key] = error
+        self._next.clear()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the committed residuals by key."""
+        return dict(self._residuals)
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over the residuals of a checkpoint."""
+        self._residuals = dict(state)
+        self._next.clear()

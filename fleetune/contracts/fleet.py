@@ -240,6 +240,11 @@ class Fleet:
         """Names of the simulated devices."""
         return tuple(device.name for device in self.devices if device.simulated)
 
+    def check_real(self) -> None:
+        """Refused if a device is simulated, since it cannot train."""
+        if odd := self.simulated:
+            raise Refused(f"device {odd[0]} is simulated: a run with it ends after plan; use --until plan")
+
     def device(self, name: str) -> Device:
         """Return the device called `name`. Refused: an unknown name; the error lists the known ones."""
         for device in self.devices:

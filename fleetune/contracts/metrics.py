@@ -61,6 +61,23 @@ class DeviceAmount:
 
 
 @record
+class Interval:
+    """The seconds that a round takes at the best and at the worst of what was measured of devices and links."""
+
+    low_s: float
+    high_s: float
+
+    def __post_init__(self) -> None:
+        not_negative("interval", low_s=self.low_s)
+        if not self.high_s >= self.low_s:
+            raise Refused(f"interval: high_s {self.high_s} is below low_s {self.low_s}")
+
+    def covers(self, seconds: float) -> bool:
+        """Return whether a duration lies within the interval."""
+        return self.low_s <= seconds <= self.high_s
+
+
+@record
 class Forecast:
     """Simulated timeline of one round of a plan, with totals per device and link."""
 
@@ -76,11 +93,22 @@ class Forecast:
     """Transfers of the average over lanes, a row per link and segment, from its start. Neutral: empty, none."""
     average_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
     """The plan's."""
+    interval: Annotated[Interval | None, Field(exclude_if=_neutral)] = None
+    """Of `round_s`; None where neither devices nor links have a known spread, as simulated ones."""
+    period_s: Annotated[float, Field(exclude_if=_neutral)] = 0.0
+    """Seconds from one commit to the next, without an average: `round_s`, and before it the commit and the optimizer
+    steps that the round's first task waits for. 0 where the profile does not know these, as of simulated devices."""
 
     @property
     def average_s(self) -> float:
         """Seconds of an average; 0 without any."""
         return span_s(self.average)
+
+    @property
+    def mean_period_s(self) -> float:
+        """Seconds from commit to commit, on average over rounds with and without an average of lanes."""
+        average_s = self.average_s / self.average_every_rounds if self.average_every_rounds else 0.0
+        return (self.period_s or self.round_s) + average_s
 
     @property
     def mean_round_s(self) -> float:
@@ -122,7 +150,7 @@ class TrainingMetrics:
     link_bytes: tuple[LinkBytes, ...]
     """Bytes per round."""
     median_round_s: float
-    """Median over the rounds from `plan_from_round` on; over all rounds if there are none."""
+    """Median over the rounds from `plan_from_round` to `revised_from_round`; over all rounds if there are none."""
     wall_s: float
     """Seconds from the first worker's start to the last commit of this attempt."""
     resumed_from_round: int = 0
@@ -131,6 +159,8 @@ class TrainingMetrics:
     """First round trained by this plan on this fleet and profile; the `round_s` of earlier rounds belongs to others."""
     average: Annotated[tuple[TimelineRow, ...], Field(exclude_if=_neutral)] = ()
     """Transfers of an average over lanes of median duration, from its start; empty if none was measured."""
+    revised_from_round: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    """First round that a plan trained which followed this one, as devices were lost; None: all are this plan's."""
 
     @property
     def average_s(self) -> float:
@@ -178,5 +208,7 @@ class EvaluationMetrics:
     peak_memory_bytes: tuple[DeviceAmount, ...]
     energy_j: float | None = None
     """Joules of training; None if the machine cannot measure them."""
+    forecast_interval: Annotated[Interval | None, Field(exclude_if=_neutral)] = None
+    """The forecast's."""
     classes: tuple[ClassScore, ...] = ()
     """Scores by class number; empty unless the model is a classifier."""

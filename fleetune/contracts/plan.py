@@ -8,6 +8,7 @@ micro-batch 0 and are never in an explicit order. The spelling follows the sched
 """
 
 import re
+from dataclasses import field
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -143,6 +144,16 @@ class DeviceOrder:
 
 
 @record
+class Backup:
+    """A device holds what training changes of a segment that another one trains, as of the newest backup."""
+
+    lane: str
+    """Empty: of the collector."""
+    segment: int
+    holder: str
+
+
+@record
 class LinkUse:
     """Compression and bandwidth share of a directed link; links without a LinkUse are dense and unshared."""
 
@@ -226,6 +237,12 @@ class Plan:
     """Rounds after which training may deal the lanes' trained units anew, from measured times (LoLa-DEFT). Neutral: 0,
     never."""
 
+    backup_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """Rounds between two copies of what training changes: each device's snapshot of its own, and `backups` on others.
+    Neutral: 0, none."""
+    backups: Annotated[tuple[Backup, ...], Field(exclude_if=_neutral)] = ()
+    """Of what only one device holds (Asteroid, section 3.4). Neutral: empty, none."""
+
     def __post_init__(self) -> None:
         self._check_replanning()
         if self.collector:
@@ -243,6 +260,9 @@ class Plan:
                 )
         positive("plan", micro_batch_samples=self.micro_batch_samples, micro_batches=self.micro_batches)
         not_negative("plan", revision=self.revision, average_every_rounds=self.average_every_rounds)
+        not_negative("plan", backup_every_rounds=self.backup_every_rounds)
+        if self.backups and not self.backup_every_rounds:
+            raise Refused("plan: backups need backup_every_rounds; give the rounds between two of them")
         if not self.lanes:
             raise Refused("plan: it needs at least one lane")
         distinct("plan", "lane", (lane.name for lane in self.lanes))
@@ -323,6 +343,8 @@ class PlanResult:
     solve_s: float
     method: str
     citation: str = ""
+    options: Annotated[dict[str, Any], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
+    """Of the strategy, for plans that follow this one when devices are lost."""
 
     @property
     def gap(self) -> float | None:

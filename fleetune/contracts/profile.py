@@ -57,19 +57,60 @@ class Unit:
 
 @record
 class CodecTime:
-    """Seconds that a device takes to encode and decode tensors in one codec, per byte of the dense tensor."""
+    """Seconds that a device takes to encode and decode in one codec: some for each tensor, more for each byte of the
+    dense tensor."""
 
     codec: str
     ratio: float = 1.0
     """Compression ratio of a codec that leaves elements out."""
     encode_s_per_byte: float
     decode_s_per_byte: float
+    encode_s: Annotated[float, Field(exclude_if=lambda value: not value)] = 0.0
+    """Of a tensor, whatever its size."""
+    decode_s: Annotated[float, Field(exclude_if=lambda value: not value)] = 0.0
 
     def __post_init__(self) -> None:
         owner = f"codec {self.codec}"
         one_of(owner, "codec", self.codec, CODECS)
         positive(owner, ratio=self.ratio)
         not_negative(owner, encode_s_per_byte=self.encode_s_per_byte, decode_s_per_byte=self.decode_s_per_byte)
+        not_negative(owner, encode_s=self.encode_s, decode_s=self.decode_s)
+
+
+@record
+class Spread:
+    """The range of nine in ten measurements, relative to their median."""
+
+    low: float
+    """At most 1."""
+    high: float
+    """At least 1."""
+
+    def __post_init__(self) -> None:
+        positive("spread", low=self.low, high=self.high)
+        if not self.low <= 1 <= self.high:
+            raise Refused(f"spread: 1 must lie between low {self.low} and high {self.high}")
+
+
+@record
+class GateExtra:
+    """Time of a gated block beyond the share of its work that is left, divided by the time of the whole block."""
+
+    forward: float
+    backward: float
+
+    def __post_init__(self) -> None:
+        finite("gate extra", forward=self.forward, backward=self.backward)
+
+
+@record
+class GateTimes:
+    """What gates cost on one device: a block with half of its heads full, beside the whole block."""
+
+    skipped: GateExtra
+    """The other heads are skipped, so that one group of heads runs."""
+    forward_only: GateExtra
+    """The other heads run forward only, as a group of their own."""
 
 
 @record
@@ -84,7 +125,7 @@ class DeviceTimes:
     backward_s: tuple[tuple[float, ...], ...]
     """[unit][batch size]; 0 for units below the first trainable parameter."""
     forward_usual: Annotated[tuple[float, ...], Field(exclude_if=lambda value: not value)] = ()
-    """[unit] Median pass time divided by the minimum pass time, which `forward_s` holds. Empty: 1 for every unit."""
+    """[unit] Usual time divided by the minimum over passes, which `forward_s` holds. Empty: 1 for every unit."""
     backward_usual: Annotated[tuple[float, ...], Field(exclude_if=lambda value: not value)] = ()
     """[unit] The same ratio for `backward_s`."""
     simulated: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
@@ -93,9 +134,32 @@ class DeviceTimes:
     """Duration of the measurement: wall time, or CPU time divided by cores on an emulated device; None if simulated."""
     codecs: Annotated[tuple[CodecTime, ...], Field(exclude_if=lambda value: not value)] = ()
     """Codecs that leave elements out stand here once per measured ratio. Empty unless the run compresses links."""
+    stretch: Annotated[float, Field(exclude_if=lambda value: value == 1.0)] = 1.0
+    """Wall time of a second of the times above while the device computes without a pause: what a quota, other programs
+    and other devices of its machine let it have. At least 1; 1 where the times are wall time."""
+    spread: Annotated[Spread | None, Field(exclude_if=lambda value: value is None)] = None
+    """Of whole passes through the model; None: unknown."""
+    update_s: Annotated[tuple[float, ...], Field(exclude_if=lambda value: not value)] = ()
+    """[unit] An optimizer step, and the norms of gradients, of all that may be trained in the unit. Empty: no time."""
+    message_wait_s: Annotated[float, Field(exclude_if=lambda value: not value)] = 0.0
+    """Mean time that a thread waits for a processor when a message wakes it beside computing devices, beyond the least
+    that was seen, which links were measured with. Wall time."""
+    gates: Annotated[GateTimes | None, Field(exclude_if=lambda value: value is None)] = None
+    """None: not measured, a gated unit takes the share of its time that is left."""
 
     def __post_init__(self) -> None:
-        not_negative(f"times of {self.device}", runtime_bytes=self.runtime_bytes, profiling_s=self.profiling_s or 0.0)
+        owner = f"times of {self.device}"
+        not_negative(owner, runtime_bytes=self.runtime_bytes, profiling_s=self.profiling_s or 0.0)
+        finite(owner, message_wait_s=self.message_wait_s)
+        not_negative(owner, message_wait_s=self.message_wait_s)
+        if self.update_s and len(self.update_s) != len(self.forward_s):
+            raise Refused(f"{owner}: update_s needs one number for each of {len(self.forward_s)} units")
+        for value in self.update_s:
+            finite(owner, update_s=value)
+            not_negative(owner, update_s=value)
+        finite(f"times of {self.device}", stretch=self.stretch)
+        if self.stretch < 1:
+            raise Refused(f"times of {self.device}: stretch is {self.stretch}; it is at least 1")
         for name, table in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
             for row in table:
                 for value in row:
@@ -121,17 +185,24 @@ class DeviceTimes:
         part = 0.0
         if low.ratio < high.ratio:
             part = min(1.0, max(0.0, (1 / low.ratio - 1 / ratio) / (1 / low.ratio - 1 / high.ratio)))
+
+        def between(one: float, other: float) -> float:
+            return one + part * (other - one)
+
         return CodecTime(
             codec=codec,
             ratio=ratio,
-            encode_s_per_byte=low.encode_s_per_byte + part * (high.encode_s_per_byte - low.encode_s_per_byte),
-            decode_s_per_byte=low.decode_s_per_byte + part * (high.decode_s_per_byte - low.decode_s_per_byte),
+            encode_s_per_byte=between(low.encode_s_per_byte, high.encode_s_per_byte),
+            decode_s_per_byte=between(low.decode_s_per_byte, high.decode_s_per_byte),
+            encode_s=between(low.encode_s, high.encode_s),
+            decode_s=between(low.decode_s, high.decode_s),
         )
 
-    def median_factors(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """[unit] factors that turn the minimum forward and backward times into median times."""
+    def usual_factors(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """[unit] factors that turn the minimum forward and backward times into usual times of a busy device."""
         ones = (1.0,) * len(self.forward_s)
-        return self.forward_usual or ones, self.backward_usual or ones
+        forward, backward = self.forward_usual or ones, self.backward_usual or ones
+        return tuple(k * self.stretch for k in forward), tuple(k * self.stretch for k in backward)
 
 
 @record

@@ -15,12 +15,19 @@ from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
-from fleetune.data.builtin_datasets import digits, docstrings, stdlib_files, stdlib_sources
 from fleetune.data.examples import check_task, examples
-from fleetune.data.hub import HUB_NAME, hub_digest, hub_source, pinned_source
 from fleetune.data.images import image_folder_source
-from fleetune.data.newest_files import check_has_files, newest
-from fleetune.data.splits import check_test_rows, held_out_count
+from fleetune.data.named_datasets import (
+    HUB_NAME,
+    digits,
+    docstrings,
+    hub_digest,
+    hub_source,
+    pinned_source,
+    stdlib_files,
+    stdlib_sources,
+)
+from fleetune.data.splits import check_has_files, check_test_rows, held_out_count, newest
 from fleetune.data.tables import SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import check_symlinks, file_digest

@@ -2,7 +2,8 @@
 
 An agent reads an AgentTask from stdin and then talks over the links: it sends `here` (its facts and address), `ready`
 once it is connected to the `peers` it was given, `probed` for every `probe`, and its counters for every `load`. `ping`
-and `pong` are the probes themselves, and `end` ends the agent.
+and `pong` are the probes themselves, and `end` ends the agent. While an agent works it sends a `beat` once a second, so
+that the limit of an answer is one of silence: on a busy machine a probe may take minutes.
 """
 
 import json
@@ -14,8 +15,7 @@ from typing import Any
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.discovery.link_probe import LinkProbe
-from fleetune.discovery.machine_facts import MachineFacts
-from fleetune.discovery.machine_load import LoadSample
+from fleetune.discovery.machine import LoadSample, MachineFacts
 from fleetune.errors import FleetuneError, Infeasible, TryAgain
 from fleetune.formatting import gigabytes
 from fleetune.launching import Job, ListenSettings, describe_exit, describe_used_memory
@@ -24,6 +24,9 @@ from fleetune.links.message import Message, Received
 
 STAGE = "@discover"
 """Name of the stage on the links; device names cannot contain @."""
+BEAT = "beat"
+"""Message of an agent that works; its header says at what, as `doing`."""
+BEAT_S = 1.0
 POLL_S = 0.1
 SHUTDOWN_S = 5.0
 
@@ -44,6 +47,8 @@ class AgentTask:
     """Listening address and delays of incoming messages."""
     idle_s: float
     """Seconds without a message after which the agent ends by itself."""
+    answer_s: float
+    """Maximum wait for the answer of a peer to one message of a probe."""
 
     def line(self) -> bytes:
         """JSON on one line, for stdin."""
@@ -63,7 +68,7 @@ class DiscoveryTimeLimits:
     """Time limits of discovery."""
 
     answer_s: float = 60.0
-    """Maximum wait for one answer of an agent, including its start and its search for a GPU."""
+    """Maximum silence of an agent that owes an answer: its start, its search for a GPU, a single message of a probe."""
     probe_s: float = 1.0
     """Budget for the sweep over one link; slower links get fewer sizes and repeats."""
 
@@ -71,7 +76,14 @@ class DiscoveryTimeLimits:
 class AgentPool:
     """The running agents of a fleet: sends them messages, and reports why one does not answer."""
 
-    def __init__(self, endpoint: Endpoint, run: str, limits: DiscoveryTimeLimits, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        run: str,
+        limits: DiscoveryTimeLimits,
+        note: Callable[[str], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.jobs: dict[str, Job] = {}
         self.memory_bytes: dict[str, int] = {}
         """Memory limit of devices whose memory is emulated."""
@@ -80,27 +92,45 @@ class AgentPool:
         self.endpoint = endpoint
         self.run = run
         self.limits = limits
+        self._now_s = now_s
+        self._last_s: dict[str, float] = {}
+        """Start of a device's silence: its newest message, or the newest one to it, or the start of its agent."""
+        self._doing: dict[str, str] = {}
+        """What the newest beat of a device said."""
+
+    def add(self, device: str, job: Job) -> None:
+        """Add the agent of a device, which has just been started."""
+        self.jobs[device] = job
+        self._last_s[device] = self._now_s()
 
     def send(self, device: str, kind: str, header: dict[str, Any]) -> None:
         """Send a message to the agent of a device."""
         self.endpoint.send(device, Message(kind, header))
+        self._last_s[device] = self._now_s()
+        self._doing.pop(device, None)
 
     def receive(self, kind: str, waiting_for: set[str]) -> Received:
         """Return the next message of that kind from one of those devices.
 
-        Raises TryAgain if an agent ended or none answers in time, Infeasible if an agent ran out of memory.
+        Raises TryAgain if an agent ended, or if one of those devices has been silent for `limits.answer_s`; Infeasible
+        if an agent ran out of memory.
         """
-        deadline_s = time.monotonic() + self.limits.answer_s
-        while time.monotonic() < deadline_s:
+        while True:
             received = self.endpoint.receive(POLL_S)
-            if received is not None and received.message.kind == kind and received.sender in waiting_for:
-                return received
+            if received is not None:
+                self._last_s[received.sender] = self._now_s()
+                if received.message.kind == kind and received.sender in waiting_for:
+                    return received
+                if received.message.kind == BEAT:
+                    self._doing[received.sender] = str(received.message.header.get("doing", ""))
+                continue  # what has arrived already comes before any verdict
             for device in sorted(self.jobs):
                 code = self.jobs[device].poll()
-                if code is not None and received is None:
+                if code is not None:
                     raise self._failure(device, f"its discovery agent {self._exit_reason(device, code)}")
-        device = min(waiting_for)
-        raise self._failure(device, f"its discovery agent did not say {kind!r} within {self.limits.answer_s:g} s")
+            device = min(waiting_for, key=lambda each: (self._last_s[each], each))
+            if self._now_s() - self._last_s[device] >= self.limits.answer_s:
+                raise self._failure(device, self._silence(device, kind))
 
     def sample_loads(self, devices: Sequence[str]) -> dict[str, LoadSample]:
         """Ask agents for their counters; device -> sample."""
@@ -119,6 +149,10 @@ class AgentPool:
             self.send(device, "end", {})
         for job in self.jobs.values():
             job.wait(SHUTDOWN_S)
+
+    def _silence(self, device: str, kind: str) -> str:
+        doing = f" while {self._doing[device]}" if self._doing.get(device) else ""
+        return f"its discovery agent fell silent{doing}: it did not say {kind!r} within {self.limits.answer_s:g} s"
 
     def _exit_reason(self, device: str, code: int) -> str:
         if self.jobs[device].out_of_memory:

@@ -11,7 +11,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, Device, Fleet, Link, NetworkSpec, SimulatedDevice
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.record import record
-from fleetune.discovery.machine_facts import MachineFacts
+from fleetune.discovery.machine import MachineFacts
 from fleetune.errors import Refused
 
 AUTO, CPU = "auto", "cpu"

@@ -13,9 +13,8 @@ from fleetune.contracts.task import Progress
 from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentPool, AgentTask, DiscoveryTimeLimits
 from fleetune.discovery.devices import build_devices, oversubscription_notes, simulated_fleet
 from fleetune.discovery.link_measurement import Expectations, LinkProber, ProbeEnd
-from fleetune.discovery.machine_facts import MachineFacts
-from fleetune.discovery.measurement import Measurement
-from fleetune.discovery.tolerance import link_deviations
+from fleetune.discovery.machine import MachineFacts
+from fleetune.discovery.measurement import Measurement, link_deviations
 from fleetune.launching import Command, Sites
 from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
@@ -73,11 +72,12 @@ def _start(agents: AgentPool, requested: DeviceRequest, keys: KeyPair, sites: Si
         stage_address=agents.endpoint.address,
         door=sites.listen_settings(requested.name),
         idle_s=agents.limits.answer_s * (1 + len(allowed) ** 2),  # the agent idles while others are probed
+        answer_s=agents.limits.answer_s,
     )
     command = Command(module="fleetune.discovery.agent", first_line=task.line(), log=logs / f"{requested.name}.log")
     if requested.emulate.memory_bytes is not None:
         agents.memory_bytes[requested.name] = requested.emulate.memory_bytes
-    agents.jobs[requested.name] = sites.launcher(requested.name).start(command)
+    agents.add(requested.name, sites.launcher(requested.name).start(command))
 
 
 def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | None, progress: Progress) -> Measurement:

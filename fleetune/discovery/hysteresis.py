@@ -18,10 +18,11 @@ from enum import Enum
 
 from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.record import record
-from fleetune.discovery.machine_load import MachineLoad
-from fleetune.discovery.measurement import LinkEvidence, Measurement
-from fleetune.discovery.tolerance import (
+from fleetune.discovery.machine import MachineLoad
+from fleetune.discovery.measurement import (
     COMPARED_BYTES,
+    LinkEvidence,
+    Measurement,
     allowed_difference_s,
     message_s,
     same_devices,

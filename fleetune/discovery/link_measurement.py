@@ -15,7 +15,6 @@ from functools import partial
 from itertools import permutations
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet, Link, NetworkSpec
@@ -31,9 +30,8 @@ from fleetune.discovery.link_probe import (
     pool_probes,
     split_halves,
 )
-from fleetune.discovery.machine_load import LoadSample, load_between, sample_load
-from fleetune.discovery.measurement import LinkEvidence, LinkFit
-from fleetune.discovery.tolerance import link_matches, same_link_cpu, same_times
+from fleetune.discovery.machine import LoadSample, load_between, sample_load
+from fleetune.discovery.measurement import LinkEvidence, LinkFit, link_matches, same_link_cpu, same_times
 
 TYPICAL_QUANTILE = 0.25
 GOOD_FIT = 0.2
@@ -83,6 +81,8 @@ def one_way_s(probed: ProbeResult) -> np.ndarray:
 
 def fit_link(probed: ProbeResult) -> LinkFit:
     """Fit a robust line to the one-way times of a probe; latency_s >= 0, bytes_per_s > 0."""
+    from scipy.optimize import least_squares  # half a second of import, which fleets without links do not need
+
     sizes_bytes = np.array(probed.sizes_bytes, float)
     times_s = np.maximum(one_way_s(probed), 1e-9)
     scale = np.array([times_s[0], times_s[-1] / sizes_bytes[-1]])  # scales both unknowns to about 1

@@ -1,4 +1,4 @@
-"""Charts of the report: the fleet, the loss, and bars that compare forecast and measured bytes."""
+"""Charts of the fleet, the loss, forecast beside measured bytes, and curves of several trainings over time."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,12 +7,23 @@ from typing import NamedTuple
 
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import DENSE
-from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.metrics import Forecast, RoundMetrics, TrainingMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.drawing.axis_labels import axis_ticks
-from fleetune.drawing.svg import SEVERAL, WIDTH, bar, canvas, colours_of_devices, element, label, line, tooltip
+from fleetune.drawing.svg import (
+    SEVERAL,
+    WIDTH,
+    axis_ticks,
+    bar,
+    canvas,
+    colour,
+    colours_of_devices,
+    element,
+    label,
+    line,
+    tooltip,
+)
 from fleetune.drawing.text import link_text
-from fleetune.formatting import number, rate, seconds, size
+from fleetune.formatting import number, rate, seconds, seconds_range, size
 from fleetune.program import sample_transfers
 
 LABELLED_LINKS_UP_TO = 5
@@ -179,3 +190,97 @@ def amounts_chart(lines: Sequence[Amounts], name: str, words: Callable[[float], 
             hint = tooltip(f"budget {words(one.limit)}")
             parts.append(element("line", hint, x1=x, y1=y - 2, x2=x, y2=y + 33, class_="limit"))
     return canvas(parts, 12 + 40 * len(lines), name)
+
+
+def round_chart(forecast: Forecast, training: TrainingMetrics | None) -> str:
+    """Draw the forecast of a round within its interval, above the measured rounds and their median.
+
+    Empty for a forecast without an interval.
+    """
+    if forecast.interval is None:
+        return ""
+    low_s, high_s = forecast.interval.low_s, forecast.interval.high_s
+    rounds_s = [each.round_s for each in training.rounds[training.plan_from_round :]] if training else []
+    left = 80.0
+    scale = (WIDTH - left - 20) / (1.05 * max(high_s, *rounds_s, 1e-9))
+
+    def mark(seconds_: float, y: float, hint: str) -> str:
+        x = left + seconds_ * scale
+        return element("line", tooltip(hint), x1=x, y1=y, x2=x, y2=y + 20, style="stroke:var(--ink);stroke-width:2.5")
+
+    hint = f"interval of the forecast: {seconds_range(low_s, high_s)}"
+    parts = [label(4, 24, "forecast")]
+    parts.append(
+        bar(left + low_s * scale, 12, ((high_s - low_s) * scale, 16), hint, class_="bar F", style="opacity:.45")
+    )
+    parts.append(mark(forecast.round_s, 10, f"forecast: {seconds(forecast.round_s)}"))
+    if training is not None and rounds_s:
+        parts.append(label(4, 56, "measured"))
+        for round_s in sorted(rounds_s)[:: math.ceil(len(rounds_s) / 300)]:
+            parts.append(element("circle", cx=left + round_s * scale, cy=52, r=3, class_="F", style="opacity:.35"))
+        parts.append(mark(training.median_round_s, 42, f"median of the rounds: {seconds(training.median_round_s)}"))
+    axis = 72 if rounds_s else 40
+    for tick in axis_ticks(1.05 * max(high_s, *rounds_s, 1e-9)):
+        parts.append(line(left + tick * scale, 6, left + tick * scale, axis, class_="rule"))
+        parts.append(label(left + tick * scale, axis + 16, seconds(tick), class_="muted", text_anchor="middle"))
+    return canvas(parts, axis + 22.0, "a round: forecast with its interval, and measured rounds")
+
+
+LEFT, RIGHT, TOP, BOTTOM = 52.0, WIDTH - 14.0, 34.0, 240.0
+LEGEND_WIDTH, MOST_IN_A_ROW = 150.0, 6
+
+
+class Curve(NamedTuple):
+    """One curve: its name, and pairs of a moment in seconds and a value."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def curves_chart(curves: Sequence[Curve], name: str, target: float | None = None) -> str:
+    """Draw values over seconds, with a dashed line at the target; empty without points. `name` is its title.
+
+    The value axis covers the values, not zero: curves that differ little can be told apart.
+    """
+    curves = [curve for curve in curves if curve.points]
+    if not curves:
+        return ""
+    values = [value for curve in curves for _, value in curve.points] + ([] if target is None else [target])
+    lowest, highest = min(values), max(values)
+    margin = 0.05 * (highest - lowest) or 0.05 * abs(highest) or 1.0
+    lowest, highest = lowest - margin, highest + margin
+    until_s = max(moment for curve in curves for moment, _ in curve.points) or 1.0
+    rows = -(-len(curves) // MOST_IN_A_ROW)
+    top = TOP + 18 * (rows - 1)
+
+    def at(moment: float, value: float) -> tuple[float, float]:
+        x = LEFT + (RIGHT - LEFT) * moment / until_s
+        return x, BOTTOM - (BOTTOM - top) * (value - lowest) / (highest - lowest)
+
+    parts = _axes(at, (lowest, highest), until_s)
+    if target is not None:
+        y = at(0.0, target)[1]
+        hint = tooltip(f"target {number(target)}")
+        parts.append(element("line", hint, x1=LEFT, y1=y, x2=RIGHT, y2=y, class_="limit"))
+    for place, curve in enumerate(curves):
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in (at(*point) for point in curve.points))
+        hint = tooltip(f"{curve.name}: {number(curve.points[-1][1])} after {seconds(curve.points[-1][0])}")
+        parts.append(element("path", hint, d=f"M{path}", class_="curve", style=f"stroke:{colour(place)}"))
+        x = LEFT + LEGEND_WIDTH * (place % MOST_IN_A_ROW)
+        y = 10 + 18.0 * (place // MOST_IN_A_ROW)
+        parts.append(line(x, y, x + 18, y, style=f"stroke:{colour(place)};stroke-width:3"))
+        parts.append(label(x + 24, y + 4, curve.name))
+    return canvas(parts, BOTTOM + 24, name)
+
+
+def _axes(at: Callable[[float, float], tuple[float, float]], values: tuple[float, float], until_s: float) -> list[str]:
+    """Draw rules and labels: about five values between the lowest and the highest, and seconds below."""
+    lowest, highest = values
+    parts = []
+    for step in axis_ticks(highest - lowest, 5):
+        x, y = at(0.0, lowest + step)
+        parts.append(line(x, y, RIGHT, y, class_="rule"))
+        parts.append(label(x - 6, y + 4, number(lowest + step), class_="muted", text_anchor="end"))
+    for moment in axis_ticks(until_s, 8):
+        parts.append(label(at(moment, lowest)[0], BOTTOM + 16, seconds(moment), class_="muted", text_anchor="middle"))
+    return parts

@@ -9,16 +9,17 @@ from markupsafe import Markup
 
 from fleetune import formatting
 from fleetune.clock.costs import memory_warnings
+from fleetune.contracts.course import Course
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import DENSE
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, LinkBytes, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
-from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart
-from fleetune.drawing.gantt import average_charts, round_charts
+from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart, round_chart
+from fleetune.drawing.course import course_chart, course_texts
+from fleetune.drawing.gantt import average_charts, round_charts, waits
 from fleetune.drawing.model_chart import gates_chart, model_chart
-from fleetune.drawing.queueing import waits
 from fleetune.drawing.svg import STYLE, colour_of_segment
 from fleetune.drawing.text import link_text, plan_text, span_text, trained_text
 from fleetune.errors import Refused
@@ -36,6 +37,8 @@ class ReportContent:
     training: TrainingMetrics | None = None
     evaluation: EvaluationMetrics | None = None
     """Given together with `training`, or not at all."""
+    course: Course | None = None
+    """Of a training that lost devices or messages; None for any other."""
     facts: dict[str, str] = field(default_factory=dict)
     """Label -> text of the list at the end: seed, digests, versions."""
     settings: str = ""
@@ -55,6 +58,7 @@ _PAGES = Environment(
 )
 _PAGES.filters.update(
     seconds=formatting.seconds,
+    range=lambda interval: formatting.seconds_range(interval.low_s, interval.high_s),
     size=formatting.size,
     rate=formatting.rate,
     number=formatting.number,
@@ -72,6 +76,8 @@ def report(content: ReportContent) -> str:
         "model": model_chart(content.plan.plan, content.fleet, content.profile),
         "gates": gates_chart(content.plan.plan),
         "loss": loss_chart(content.training.rounds) if content.training else "",
+        "course": course_chart(content.course),
+        "round": round_chart(content.forecast, content.training),
         "memory": amounts_chart(_memory(content), "memory of each device"),
         "links": amounts_chart(_links(content), "bytes of each link in a round"),
         **round_charts(content.plan.plan, content.forecast, content.training),
@@ -82,6 +88,7 @@ def report(content: ReportContent) -> str:
         style=Markup(STYLE),
         charts={name: Markup(chart) for name, chart in charts.items()},
         plan_text=plan_text(content.plan),
+        recoveries=course_texts(content.course),
         segments=_segment_rows(content),
         uses={(use.source, use.target): link_text(use) for use in content.plan.plan.links if not use.is_neutral},
         memory=_memory(content),

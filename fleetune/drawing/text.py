@@ -16,7 +16,7 @@ from fleetune.contracts.plan import (
     Segment,
     parse_action,
 )
-from fleetune.drawing.axis_labels import lane_names, parse_label, track_names
+from fleetune.drawing.svg import lane_names, parse_label, track_names
 from fleetune.formatting import number, seconds
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}
@@ -31,7 +31,7 @@ def plan_text(plan: Plan | PlanResult) -> str:
     """Return a plan as text.
 
     A headline; a line per segment with units, warm-up, trained units if not all, and samples per device; then
-    compressed or shared links, the collector, gates as a table of digits, and explicit orders.
+    compressed or shared links, the collector, backups, gates as a table of digits, and explicit orders.
     """
     core = plan.plan if isinstance(plan, PlanResult) else plan
     lines = [_headline(core) + (_times(plan) if isinstance(plan, PlanResult) else "")]
@@ -39,9 +39,19 @@ def plan_text(plan: Plan | PlanResult) -> str:
     lines += _columns([(f"link {use.source}>{use.target}", link_text(use)) for use in core.links])
     if core.collector:
         lines.append(f"  collector {core.collector} (gradients in, new parameters out)")
+    lines += _backups(core)
     lines += _gates(core)
     lines += [f"  order of {order.device}: {' '.join(_folded(order.actions))}" for order in core.order]
     return "\n".join(lines) + "\n"
+
+
+def _backups(plan: Plan) -> list[str]:
+    if not plan.backup_every_rounds:
+        return []
+    every = plan.backup_every_rounds
+    held = ", ".join(f"{each.lane}/{each.segment} on {each.holder}" for each in plan.backups)
+    rounds = "every round" if every == 1 else f"every {every} rounds"
+    return [f"  snapshots {rounds}" + (f", backups of {held}" if held else "")]
 
 
 def span_text(units: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts import json_io
+from fleetune.contracts.course import Course
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, Score, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
@@ -18,8 +19,17 @@ from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.prepared_data import PreparedData
 from fleetune.drawing import ReportContent, report
 from fleetune.errors import Refused
-from fleetune.evaluation.scores import BETTER, Scores, ScoringOptions, score
-from fleetune.evaluation.trained_model import ADAPTER, load_adapter, load_base_model, load_trained_model, result_folder
+from fleetune.evaluation.trained_model import (
+    ADAPTER,
+    BETTER,
+    Scores,
+    ScoringOptions,
+    load_adapter,
+    load_base_model,
+    load_trained_model,
+    result_folder,
+    score,
+)
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 
@@ -51,6 +61,8 @@ class EvaluationTask:
     """Device that scores the model: `cpu` or `cuda:N`."""
     facts: dict[str, str] = field(default_factory=dict)
     """Additional entries of the list at the report's end."""
+    course: Course | None = None
+    """Of a training that lost devices or messages, for the report."""
     settings: str = ""
     """The run's whole config as text, for the report."""
     progress: Progress = ignore_progress
@@ -187,6 +199,7 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
         forecast_round_s=forecast_s,
         measured_round_s=measured_s,
         forecast_error=(forecast_s - measured_s) / measured_s if measured_s else 0.0,
+        forecast_interval=task.forecast.interval,
         bytes_per_round=sum(link.bytes for link in task.training.link_bytes),
         peak_memory_bytes=task.training.peak_memory_bytes,
     )
@@ -217,6 +230,7 @@ def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedDat
         forecast=task.forecast,
         training=task.training,
         evaluation=metrics,
+        course=task.course,
         facts={
             "model": task.model.source or f"{task.profile.model}, from random weights",
             "task": task.model.task,

@@ -8,6 +8,7 @@ inherit the parent's state) and subprocess pools (they hide how a child died).
 from fleetune.launching.factory import open_sites, open_stage_launchers
 from fleetune.launching.job import (
     MALLOC_ENVIRONMENT,
+    MODEL_MODULES,
     Command,
     Job,
     Launcher,
@@ -20,6 +21,7 @@ from fleetune.launching.process import ProcessLauncher
 
 __all__ = [
     "MALLOC_ENVIRONMENT",
+    "MODEL_MODULES",
     "Command",
     "Job",
     "Launcher",

@@ -1,7 +1,7 @@
 """The interface of launchers: a `Launcher` starts a `Command` and returns a `Job`."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,9 @@ MALLOC_ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 <
 """Environment of processes that compute: glibc keeps freed memory and reuses it. Otherwise every large tensor comes as
 fresh pages from the kernel: the backward of an embedding of 12 million parameters then takes 26 ms instead of 7, but
 not every time, so that no profile holds."""
+
+MODEL_MODULES = "torch", "transformers.modeling_utils"
+"""Modules of commands that compute with a model, for `Command.preloads`; their import takes 3.2 s of processor time."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -30,6 +33,10 @@ def thread_environment(threads: int) -> dict[str, str]:
     return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "GOMP_SPINCOUNT": str(SPIN_COUNT)}
 
 
+def _never() -> bool:
+    return False
+
+
 @record
 class Command:
     """`python -m module arguments`, with `environment` added to what the launcher gives every child."""
@@ -37,6 +44,13 @@ class Command:
     module: str
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    preloads: tuple[str, ...] = ()
+    """Modules that it needs, which a launcher of processes imports once for several of them."""
+    forks: bool = False
+    """True if it starts commands that preload the same modules."""
+    given_up: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    """True once it is to be stopped, maybe before it was started; asked while `preloads` are imported, which takes
+    seconds."""
     first_line: bytes = field(default=b"", repr=False)
     """Written to stdin, which is then closed; carries secrets."""
     log: Path

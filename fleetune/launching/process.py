@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from fleetune.errors import TryAgain
+from fleetune.launching.forking import ForkedChild, Start, fork_child
 from fleetune.launching.job import Command, thread_environment
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, MemoryWatchdog
 
@@ -23,6 +24,7 @@ CHILD_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONSAFEPATH": "1",  # for processes that a child starts
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # its progress bars would fill the logs
+    "HF_DEACTIVATE_ASYNC_LOAD": "1",  # as fleetune.models.weights sets it: a change of it would need a new fork server
 }
 
 NOT_INHERITED = ("PREFECT_API_AUTH_STRING", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
@@ -44,16 +46,39 @@ class ProcessLauncher:
         command.log.parent.mkdir(parents=True, exist_ok=True)
         with command.log.open("ab") as log:
             try:
-                process = _STARTER.submit(_spawn, command, log).result()
+                process = _start(command, log)
             except OSError as error:
                 raise TryAgain(f"{command.module}: no process could be started ({error.strerror})") from None
         return ProcessJob(process, command, self._memory_bytes)
 
 
+class SpawnedChild:
+    """A child process that was started by itself."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self._process = process
+        self.pid, self.stdin, self.stdout = process.pid, process.stdin, process.stdout
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code (minus the signal's number), once it was reaped."""
+        return self._process.returncode
+
+    def wait_for_end(self) -> None:
+        """Wait until the child has ended; its process id stays taken until `reap`."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    def reap(self) -> None:
+        """Release the process id."""
+        self._process.wait()
+
+
 class ProcessJob:
     """A child process and its process group; the group is killed when the child ends."""
 
-    def __init__(self, process: subprocess.Popen[bytes], command: Command, memory_bytes: int | None = None) -> None:
+    def __init__(self, process: "SpawnedChild | ForkedChild", command: Command, memory_bytes: int | None) -> None:
         self._process = process
         self._log = command.log
         self._name = command.module
@@ -127,18 +152,17 @@ class ProcessJob:
             stdin.write(first_line.rstrip(b"\n") + b"\n")
 
     def _wait_for_end(self) -> None:
-        with suppress(ChildProcessError, ProcessLookupError):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # leaves a zombie: its group id stays taken
-            if self._memory is not None:
-                self._memory.end()
+        self._process.wait_for_end()  # leaves a zombie: its group id stays taken
+        if self._memory is not None:
+            self._memory.end()
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.reap()
         self._ended.set()
         if self._memory is not None:
             self._memory.release()
 
     def _read_lines(self) -> None:
-        assert self._process.stdout is not None
         with self._process.stdout as stdout:
             for line in stdout:
                 self._lines.put(line.decode(errors="replace").rstrip("\r\n"))
@@ -160,12 +184,41 @@ def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **({"PYTHONPATH": path} if path else {})}
 
 
-def _spawn(command: Command, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*child_command(os.getpid()), command.module, *command.arguments],
-        env={**inherited_environment(os.environ), **CHILD_ENVIRONMENT, **command.environment},
-        stdin=subprocess.PIPE if command.first_line else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+def _start(command: Command, log: IO[bytes]) -> "SpawnedChild | ForkedChild":
+    """Fork the child of a command that preloads modules, start a process of its own for any other."""
+    environment = {**inherited_environment(os.environ), **CHILD_ENVIRONMENT, **command.environment}
+    arguments = (command.module, *command.arguments)
+    if command.preloads:
+        start = Start(
+            arguments=arguments, environment=environment, forks=command.forks, has_input=bool(command.first_line)
+        )
+        if (forked := fork_child(start, command.preloads, log, _spawn_server, command.given_up)) is not None:
+            return forked
+    stdin = subprocess.PIPE if command.first_line else subprocess.DEVNULL
+    return SpawnedChild(
+        _STARTER.submit(
+            subprocess.Popen,
+            [*child_command(os.getpid()), *arguments],
+            env=environment,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        ).result()
+    )
+
+
+def _spawn_server(arguments: list[str], environment: Mapping[str, str], log: IO[bytes], inherited: int) -> int:
+    """Start a fork server, which inherits one descriptor; returns its process id. Its connection waits for its end."""
+    process = _STARTER.submit(
+        subprocess.Popen,
+        [*child_command(os.getpid()), *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
         stderr=log,
         start_new_session=True,
-    )
+        pass_fds=(inherited,),
+    ).result()
+    process.returncode = 0  # so that Popen leaves the process alone
+    return process.pid

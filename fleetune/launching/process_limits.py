@@ -1,5 +1,6 @@
 """Limits of processes that emulate smaller devices on this machine, where no container holds them: CPU and memory."""
 
+import math
 import os
 import resource
 import signal
@@ -10,8 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleetune.cgroup import MEMBERSHIP, MOUNT, own_cgroups, read_text
-from fleetune.procfs import PEAK_RESIDENT, status_bytes
+from fleetune.linux import MEMBERSHIP, MOUNT, PEAK_RESIDENT, own_cgroups, read_text, status_bytes
 
 OUT_OF_MEMORY_EXIT_CODE = 128 + signal.SIGKILL
 """Exit code of a process that was refused memory: the one that an engine gives a container without any left."""
@@ -153,8 +153,10 @@ def limit_memory(pid: int, limit_bytes: int, membership: Path = MEMBERSHIP, moun
     """Put a process into a new control group with a limit; None where this process may not make groups.
 
     The kernel enforces the limit at every allocation, and on everything the process starts. Version 2 allows this only
-    below a group that enables the memory controller for its children, as delegated groups do.
+    below a group that enables the memory controller for its children, as delegated groups do. The kernel rounds limits
+    down to pages; they are rounded up here, so that the process does not find less than it was given.
     """
+    limit_bytes = math.ceil(limit_bytes / resource.getpagesize()) * resource.getpagesize()
     found = _writable_parent(membership, mount)
     if found is None:
         return None

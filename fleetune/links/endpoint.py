@@ -20,7 +20,7 @@ import zmq
 from fleetune.contracts.record import not_negative
 from fleetune.errors import Refused, TryAgain
 from fleetune.links.authentication import KeyPair, is_curve_key
-from fleetune.links.inbox import Admission, DelayQueue, InboundMessage, Inbox
+from fleetune.links.inbox import Admission, DelayQueue, InboundMessage, Inbox, Wake
 from fleetune.links.message import Message, Received, join_parts
 from fleetune.links.peer import MessageOrigin, Peer, Tap
 
@@ -75,6 +75,8 @@ class Endpoint:
         self._closed = False
         self.tap: Tap | None = None
         """Receives what is sent to peers that are connected from now on, before it is encrypted."""
+        self.wakes_on_disconnect = False
+        """True if the end of a connection ends the wait of the thread that receives, as `wake` does."""
         admission = Admission(run=run, allowed=self.allowed, limit_bytes=listen.max_message_bytes, urgent=listen.urgent)
         try:
             self._inbox = Inbox(self._context, keys, listen.bind, admission, note)
@@ -96,7 +98,13 @@ class Endpoint:
         made = Peer(self._context, peer, self._keys, address, server_public, self._origin)
         made.tap = self.tap
         self._peers[peer] = made
-        self._inbox.add_monitor(made.monitor, made.on_event)
+        self._inbox.add_monitor(made.monitor, lambda event: self._on_event(made, event))
+
+    def disconnect(self, peer: str) -> None:
+        """Drop the connection to a peer that has ended, and what is queued for it; it may be connected anew."""
+        made = self._peers.pop(peer, None)
+        if made is not None:
+            made.close(linger_s=0.0)
 
     def wait_connected(self, peer: str, timeout_s: float) -> None:
         """Wait until the peer admits this endpoint; TryAgain after `timeout_s` seconds."""
@@ -111,8 +119,14 @@ class Endpoint:
         """Queue a message for a peer, from any thread; the memory of its parts must not change until it is received."""
         self._peer(peer).send(message, self.limit_bytes)
 
+    def wake(self) -> None:
+        """End the wait of the thread that receives, or else the next one, without a message; from any thread."""
+        self._inbox.arrived.put(Wake())
+
     def receive(self, timeout_s: float | None) -> Received | None:
         """Return the next message; None if none arrives within `timeout_s` (None: wait forever) or after `close`.
+
+        None too after `wake`.
 
         Raises TryAgain if the IO thread has failed, so that nothing can arrive any more. A delayed message
         (`Listen.delays_s`) arrives when its delay is over, which is also its `at_s`.
@@ -120,6 +134,8 @@ class Endpoint:
         try:
             arrived = self._delay_queue.get(timeout_s) if self._delay_queue else self._next(timeout_s)
         except queue.Empty:
+            return None
+        if isinstance(arrived, Wake):
             return None
         if arrived is None:
             self._inbox.arrived.put(None)  # wakes the next waiting thread
@@ -136,7 +152,7 @@ class Endpoint:
     @property
     def sent_bytes(self) -> dict[str, int]:
         """Bytes of headers and parts queued so far, per peer."""
-        return {name: peer.sent_bytes for name, peer in self._peers.items()}
+        return {name: peer.sent_bytes for name, peer in list(self._peers.items())}
 
     @property
     def refused(self) -> int:
@@ -180,7 +196,13 @@ class Endpoint:
     ) -> None:
         self.close()
 
-    def _next(self, timeout_s: float | None) -> InboundMessage | None:
+    def _on_event(self, peer: Peer, event: int) -> None:
+        was_connected = peer.connected
+        peer.on_event(event)
+        if self.wakes_on_disconnect and was_connected and not peer.connected:
+            self.wake()
+
+    def _next(self, timeout_s: float | None) -> InboundMessage | Wake | None:
         return self._inbox.arrived.get(timeout=timeout_s) if timeout_s != 0 else self._inbox.arrived.get_nowait()
 
     def _peer(self, name: str) -> Peer:

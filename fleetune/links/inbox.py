@@ -42,6 +42,10 @@ class InboundMessage:
     at_s: float
 
 
+class Wake:
+    """Ends the wait of a receiving thread, without a message."""
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Run, peers (name -> public key) and message size that an inbox admits."""
@@ -64,7 +68,7 @@ class Inbox:
         admission: Admission,
         note: Callable[[str], None],
     ) -> None:
-        self.arrived: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
+        self.arrived: queue.SimpleQueue[InboundMessage | Wake | None] = queue.SimpleQueue()
         """Validated messages; None when the IO thread has ended."""
         self.urgent: queue.SimpleQueue[InboundMessage | None] = queue.SimpleQueue()
         """Validated messages of the kind `Admission.urgent`; None when the IO thread has ended."""
@@ -238,7 +242,7 @@ class DelayQueue:
 
     def __init__(
         self,
-        arrived: "queue.SimpleQueue[InboundMessage | None]",
+        arrived: "queue.SimpleQueue[InboundMessage | Wake | None]",
         delays_s: Mapping[str, float],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -247,8 +251,8 @@ class DelayQueue:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def get(self, timeout_s: float | None) -> InboundMessage | None:
-        """Return the next due message, with `at_s` set to its due time; None after the end of `arrived`.
+    def get(self, timeout_s: float | None) -> InboundMessage | Wake | None:
+        """Return the next due message, with `at_s` set to its due time; a wake at once; None after `arrived` ended.
 
         Raises queue.Empty if no message is due within `timeout_s` (None: wait forever; 0: do not wait).
         """
@@ -260,7 +264,7 @@ class DelayQueue:
         finally:
             self._lock.release()
 
-    def _next(self, deadline_s: float | None) -> InboundMessage | None:
+    def _next(self, deadline_s: float | None) -> InboundMessage | Wake | None:
         while not (self._due and self._due[0][0] <= self._clock_s()):
             try:
                 arrived = self._arrived.get(timeout=self._wait_s(deadline_s))
@@ -268,8 +272,10 @@ class DelayQueue:
                 if deadline_s is not None and self._clock_s() >= deadline_s:
                     raise
                 continue
-            delay_s = self._delays_s.get(arrived.sender, 0.0) if arrived is not None else 0.0
-            if arrived is None or delay_s == 0:
+            if not isinstance(arrived, InboundMessage):
+                return arrived
+            delay_s = self._delays_s.get(arrived.sender, 0.0)
+            if delay_s == 0:
                 return arrived
             due_s = arrived.at_s + delay_s
             heapq.heappush(self._due, (due_s, next(self._numbers), replace(arrived, at_s=due_s)))

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import numpy as np
 from typing_extensions import Buffer
 
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
+from fleetune.links.buffer import empty_buffer
 
 CHUNK_BYTES = 1 << 18
 MAX_HEADER_BYTES = 1 << 20
@@ -153,7 +153,7 @@ def join_parts(envelope: Envelope, frames: Sequence[memoryview]) -> tuple[memory
 
 def _join_chunks(chunks: Sequence[memoryview], size: int) -> memoryview:
     """Copy chunks into one uninitialised buffer."""
-    whole = np.empty(size, dtype=np.uint8).data.cast("B")
+    whole = empty_buffer(size)
     place = 0
     for chunk in chunks:
         whole[place : place + chunk.nbytes] = chunk

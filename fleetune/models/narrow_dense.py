@@ -94,6 +94,13 @@ class HeadDivision:
             split.index_copy_(dim + 1, _numbers(heads, part.device), chosen)
         return whole
 
+    def add_into(self, whole: torch.Tensor, part: torch.Tensor, dim: int, heads: Heads) -> None:
+        """Add `part`, as `select` returns it, to its place in a tensor of the whole dimension."""
+        taken = 0
+        for first, end in self.spans(heads):
+            whole.narrow(dim, first, end - first).add_(part.narrow(dim, taken, end - first))
+            taken += end - first
+
     def spread(self, parts: list[tuple[Heads, torch.Tensor]], like: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the whole dimension, the last one: each part at its heads' place, zeros elsewhere.
 
@@ -172,32 +179,41 @@ class _Gather(NamedTuple):
             division.select(weight, self.dim, self.heads, part)
         return whole
 
-    def scattered(self, gradient: torch.Tensor, given: torch.Tensor) -> list[torch.Tensor]:
-        """Return the weights' gradients, from those of the outputs, shape [rows, outputs], and the inputs."""
+    def accumulate(self, weights: Sequence[torch.Tensor], gradient: torch.Tensor, given: torch.Tensor) -> None:
+        """Add to the gradients of the weights, given those of the outputs, shape [rows, outputs], and the inputs."""
         made = given.t() @ gradient if self.transposed else gradient.t() @ given
-        return [
-            division.scattered(part, self.dim, self.heads)
-            for division, part in zip(self.divisions, made.split(self.sizes, self.dim), strict=True)
-        ]
+        parts = made.split(self.sizes, self.dim)
+        for division, weight, part in zip(self.divisions, weights, parts, strict=True):
+            if not weight.requires_grad:
+                continue
+            if weight.grad is None:
+                weight.grad = division.scattered(part, self.dim, self.heads)
+            else:
+                division.add_into(weight.grad, part, self.dim, self.heads)
 
 
 class _GatheredLinear(torch.autograd.Function):
-    """Linear map of rows by gathered weights, which are gathered again for the backward: nothing keeps a copy."""
+    """Linear map of rows by gathered weights, which are gathered again for the backward: nothing keeps a copy.
+
+    The backward adds to `grad` of the weights itself, only where the heads' part is: autograd would write zeros for the
+    other heads and then add a whole matrix, which costs as much as all heads.
+    """
 
     @staticmethod
     def forward(ctx: Any, given: torch.Tensor, bias: Any, gather: _Gather, *weights: torch.Tensor) -> torch.Tensor:
-        ctx.gather = gather
-        ctx.save_for_backward(given, *weights)
+        ctx.gather, ctx.weights = gather, weights
+        ctx.save_for_backward(given)
         return functional.linear(given, gather.gathered(weights), bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        given, *weights = ctx.saved_tensors
+        (given,) = ctx.saved_tensors
         wanted, bias_wanted, _, *weights_wanted = ctx.needs_input_grad
-        to_input = gradient @ ctx.gather.gathered(tuple(weights)) if wanted else None
+        to_input = gradient @ ctx.gather.gathered(ctx.weights) if wanted else None
         to_bias = gradient.sum(0) if bias_wanted else None
-        to_weights = ctx.gather.scattered(gradient, given) if any(weights_wanted) else [None] * len(weights)
-        return to_input, to_bias, None, *to_weights
+        if any(weights_wanted):
+            ctx.gather.accumulate(ctx.weights, gradient, given)
+        return to_input, to_bias, None, *(None for _ in weights_wanted)
 
 
 def _gathered_linear(

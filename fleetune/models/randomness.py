@@ -25,7 +25,7 @@ def unit_seed(seed: int, round: int, micro_batch: int, unit: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawContext:
+class RandomContext:
     """Identifies the random draws of a forward: its round, its micro-batch and this device's samples."""
 
     seed: int
@@ -57,7 +57,7 @@ def like_random_output(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None
 class ShardedDraws(TorchFunctionMode):
     """Makes random functions draw for the whole micro-batch and return the part of this device's samples."""
 
-    def __init__(self, draws: DrawContext, own_samples: int, batch: str) -> None:
+    def __init__(self, draws: RandomContext, own_samples: int, batch: str) -> None:
         """batch: the symbol of the number of samples in recorded shapes."""
         super().__init__()
         self._draws = draws
@@ -139,7 +139,7 @@ class ShardedDraws(TorchFunctionMode):
 class PartDraws:
     """Random numbers of the parts of one unit in one micro-batch."""
 
-    def __init__(self, unit: str, draws: DrawContext, sharded: ShardedDraws | None) -> None:
+    def __init__(self, unit: str, draws: RandomContext, sharded: ShardedDraws | None) -> None:
         self._unit, self._draws, self._sharded = unit, draws, sharded
 
     @property

@@ -9,10 +9,11 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
+from fleetune.linux import PEAK_RESIDENT, status_bytes
 from fleetune.models import graph as g
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.operations import RUN_DEVICE, SizeEvaluator, bind_argument, references, torch_function
-from fleetune.models.randomness import DrawContext, PartDraws, ShardedDraws
+from fleetune.models.randomness import PartDraws, RandomContext, ShardedDraws
 from fleetune.models.skeleton import canonical_names
 from fleetune.models.units import crossing_values
 from fleetune.models.weights import WeightReader, assign_tensor
@@ -121,7 +122,7 @@ class SegmentRunner:
         for module in self._modules.values():
             module.train(mode)
 
-    def run(self, values: Mapping[int, torch.Tensor], samples: int, draws: DrawContext | None = None) -> Values:
+    def run(self, values: Mapping[int, torch.Tensor], samples: int, draws: RandomContext | None = None) -> Values:
         """Run the forward: node -> tensor in, node -> tensor out. samples: the number that this device holds."""
         held: dict[int, Any] = dict(values)
         for number, name in self._attributes.items():
@@ -290,3 +291,10 @@ def empty_input(graph: Graph, number: int, samples: int) -> torch.Tensor:
     value = graph.value(number)
     shape = [samples if size == graph.batch else int(size) for size in value.shape]
     return torch.empty(shape, dtype=getattr(torch, value.dtype), device=META)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the peak of the process in the device's own memory (VmHWM, or CUDA's allocator)."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return status_bytes(PEAK_RESIDENT)

@@ -7,6 +7,6 @@ less than the coordinator, which the devices talk to anyway).
 
 from fleetune.monitoring.event_log import Event, EventLog
 from fleetune.monitoring.event_summary import EventSummary, Membership, follow
-from fleetune.monitoring.failure_detector import FailureDetector, Suspicion
+from fleetune.monitoring.failure_detector import FailureDetector, SilenceRule, Suspicion
 
-__all__ = ["Event", "EventLog", "EventSummary", "FailureDetector", "Membership", "Suspicion", "follow"]
+__all__ = ["Event", "EventLog", "EventSummary", "FailureDetector", "Membership", "SilenceRule", "Suspicion", "follow"]

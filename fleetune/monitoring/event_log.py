@@ -13,7 +13,8 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import not_negative, one_of, record
 
 STARTED, JOINED, BEATS, COMMITTED, LOST, ENDED = "started", "joined", "beats", "committed", "lost", "ended"
-KINDS = (STARTED, JOINED, BEATS, COMMITTED, LOST, ENDED)
+RECOVERING, RESUMING = "recovering", "resuming"
+KINDS = (STARTED, JOINED, BEATS, COMMITTED, LOST, RECOVERING, RESUMING, ENDED)
 DONE = "done"
 BEATS_INTERVAL_S = 5.0
 
@@ -27,19 +28,24 @@ class Event:
     event: str
     device: str = ""
     rounds: int = 0
-    """started: total number of planned rounds."""
+    """started: total number of planned rounds. resuming: rounds that are run again, beside the broken one."""
     round: int = 0
-    """committed: number of the round."""
+    """committed: number of the round. resuming: the round that the training goes on from."""
     beats: int = 0
     """beats: number since the last such event of the device."""
     silence_s: float = 0.0
     """beats: longest time between two of them."""
+    moved_bytes: int = 0
+    """resuming: bytes that devices send each other before."""
+    devices: tuple[str, ...] = ()
+    """resuming: those of the plan that the training goes on by."""
     reason: str = ""
-    """lost, ended: a sentence; `done` ends a training that did all its rounds."""
+    """lost, recovering, resuming, ended: a sentence; `done` ends a training that did all its rounds."""
 
     def __post_init__(self) -> None:
         one_of("event", "event", self.event, KINDS)
         not_negative(f"event {self.event}", rounds=self.rounds, beats=self.beats, silence_s=self.silence_s)
+        not_negative(f"event {self.event}", round=self.round, moved_bytes=self.moved_bytes)
 
 
 class _Beats:
@@ -101,6 +107,26 @@ class EventLog:
         """Record the loss of a device; an empty name: the training breaks off without a device at fault."""
         self._write_beats(device)
         self._write(Event(at_s=self._clock(), event=LOST, device=device, reason=reason))
+
+    def recovering(self, what: str) -> None:
+        """Record what is done so that the training goes on without what was lost."""
+        self._write(Event(at_s=self._clock(), event=RECOVERING, reason=what))
+
+    def resuming(self, what: str, from_round: int, again: int, moved_bytes: int, devices: tuple[str, ...] = ()) -> None:
+        """Record from which version the training goes on, and on which devices. again: rounds that are run again,
+        beside the broken one.
+        """
+        self._write(
+            Event(
+                at_s=self._clock(),
+                event=RESUMING,
+                reason=what,
+                round=from_round,
+                rounds=again,
+                moved_bytes=moved_bytes,
+                devices=devices,
+            )
+        )
 
     def ended(self, reason: str = DONE) -> None:
         """Record the end of the training: `done`, or the reason of its failure."""

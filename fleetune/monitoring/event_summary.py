@@ -5,10 +5,23 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from fleetune.contracts import json_io
+from fleetune.contracts.course import Course
 from fleetune.contracts.record import record
 from fleetune.contracts.task import Progress
 from fleetune.errors import Refused
-from fleetune.monitoring.event_log import BEATS, COMMITTED, DONE, ENDED, JOINED, LOST, STARTED, Event
+from fleetune.monitoring.course_builder import CourseBuilder
+from fleetune.monitoring.event_log import (
+    BEATS,
+    COMMITTED,
+    DONE,
+    ENDED,
+    JOINED,
+    LOST,
+    RECOVERING,
+    RESUMING,
+    STARTED,
+    Event,
+)
 
 POLL_INTERVAL_S = 0.25
 NO_END = "its writer was gone before it said how it ended"
@@ -40,6 +53,10 @@ class EventSummary:
     """`done`, or the reason of the end."""
     unreadable_lines: int = 0
     """Number of lines that a writer could not finish."""
+    recoveries: tuple[str, ...] = ()
+    """How the training went on after failures; one sentence each."""
+    course: Course | None = None
+    """Rounds over time, if anything was lost."""
 
 
 class _OpenMembership:
@@ -72,6 +89,8 @@ class EventAggregator:
         self._rounds: set[int] = set()
         self._memberships: list[_OpenMembership] = []
         self._failures: list[str] = []
+        self._recoveries: list[str] = []
+        self._course = CourseBuilder()
         self._first_s: float | None = None
         self._now_s = 0.0
 
@@ -107,6 +126,8 @@ class EventAggregator:
             failures=tuple(self._failures),
             ended=self.ended,
             unreadable_lines=self.unreadable_lines,
+            recoveries=tuple(self._recoveries),
+            course=self._course.course(),
         )
 
     def _add(self, event: Event, now_s: float) -> None:
@@ -121,11 +142,17 @@ class EventAggregator:
                 member.add_beats(now_s, event.silence_s)
         elif event.event == COMMITTED:
             self._rounds.add(event.round)
+            self._course.committed(now_s, event.round + 1)
         elif event.event == LOST:
             for member in self._open(event.device):
                 member.end(now_s, event.reason)
+            self._course.lost(now_s, event.device, event.reason)
             what = f"device {event.device} was lost" if event.device else "training broke off"
             self._failures.append(f"{what} after {now_s:.1f} s: {event.reason}")
+        elif event.event in (RECOVERING, RESUMING):
+            self._recoveries.append(f"after {now_s:.1f} s: {event.reason}")
+            if event.event == RESUMING:
+                self._course.resuming(now_s, event.round, event.rounds, event.moved_bytes)
         elif event.event == ENDED:
             self._end(event.reason)
 

@@ -59,7 +59,7 @@ def solve(name: str, problem: Problem, now: Callable[[], float] = time.perf_coun
     validate(result.plan, problem.fleet, problem.profile)
     if problem.owners:
         check_local_data(result.plan, problem.profile, problem.owners)
-    return replace(result, solve_s=now() - started_s)
+    return replace(result, solve_s=now() - started_s, options=problem.options)
 
 
 def validate_request(request: StrategyRequest, devices: Sequence[str] | None, scores: bool) -> None:

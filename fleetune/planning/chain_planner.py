@@ -12,7 +12,7 @@ from fleetune.arrays import Floats
 from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
 from fleetune.planning.plan_result import segment, single_lane_plan
-from fleetune.planning.run_costs import Group, GroupCosts, RunCosts, Shortfall
+from fleetune.planning.segment_costs import Group, GroupCosts, SegmentCosts, Shortfall
 from fleetune.planning.strategy import Problem, memory_shortage
 from fleetune.solving.hpp.chain_cuts import best_cuts
 from fleetune.solving.hpp.problem import warmups
@@ -34,7 +34,7 @@ class ChainPlanner:
     ) -> None:
         """edges: where cuts may be, from `layer_edges`; None: wherever the model can be cut."""
         self.strategy, self.problem, self.groups = strategy, problem, groups
-        self.costs = RunCosts(problem, edges)
+        self.costs = SegmentCosts(problem, edges)
         self.runs = GroupCosts(self.costs)
         self._crossings: dict[tuple[Group, Group], Floats] = {}
         self.warmups = warmups(warmup, len(groups), problem.micro_batches)

@@ -1,22 +1,27 @@
-"""Compression of a plan's links by the forecast: for each link the codec and ratio that shorten the round, if any do.
+"""Compression of a plan's links: a codec and ratio for each link by the forecast, or adaptive top-k.
 
 A codec of a link is allowed if what it loses of a message is within a bound. Among the allowed ones, the assignment
 with the shortest forecast round is taken, and of equally short ones the one that loses least: a link that is fast
 enough stays dense. The forecast charges encoding to the sender's processor and decoding to the receiver's.
+
+With adaptive top-k, slower links send fewer elements (FusionLLM eq. (7)); it can be applied to any plan.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import NormalDist
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from fleetune.clock import Clock
 from fleetune.contracts.link_codecs import (
     BF16,
     CODECS,
     DENSE,
+    ELEMENT_BYTES,
     FORWARD_MASK,
     FP16,
     INT4,
@@ -24,12 +29,77 @@ from fleetune.contracts.link_codecs import (
     INT8,
     INT8_HADAMARD,
     TOP_K,
+    bytes_per_kept_element,
     wire_bytes,
 )
 from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
 from fleetune.contracts.record import one_of, positive
 from fleetune.errors import Refused
-from fleetune.planning.top_k import with_top_k
+from fleetune.solving.opfence.instance import Codec
+
+
+def check_ratio(owner: str, ratio: float | None) -> None:
+    """Refuse ratios below 1; None means dense."""
+    if ratio is not None:
+        positive(owner, compression_ratio=ratio)
+        if ratio < 1:
+            raise Refused(f"{owner}: compression_ratio {ratio} is below 1; 100 sends about one of 100 bytes")
+
+
+def kept_element_bytes(ratio: float) -> float:
+    """Return c of eq. (7): bytes of a kept element on the slowest link, which keeps one in max(1, c/4 · ratio)."""
+    found = 0.0
+    while (more := bytes_per_kept_element(TOP_K, max(1.0, found / ELEMENT_BYTES * ratio))) > found:
+        found = more  # rises to the least fixed point: rarer elements need longer indices
+    return found
+
+
+def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
+    """The plan with top-k on every link between segments that becomes faster by it.
+
+    `ratio` is the slowest link's, in bytes: r_i = max(1, c/4 · ratio · R_i / max R), R_i a link's dense seconds per
+    micro-batch and c the bytes of a kept element, 2.1 to 4 here (12 in the paper). None: dense.
+    """
+    if ratio is None:
+        return plan
+    dense_s, dense_bytes = _link_loads(plan, clock)
+    if not dense_s:
+        return plan
+    codec = Codec(ratio, kept_element_bytes(ratio), ELEMENT_BYTES)
+    ratios = codec.ratios(np.array(list(dense_s.values())), max(dense_s.values()))
+    uses = {(use.source, use.target): use for use in plan.links}
+    thinned = {
+        (source, target): replace(
+            uses.get((source, target)) or LinkUse(source=source, target=target), codec=TOP_K, ratio=found
+        )
+        for (source, target), found in zip(dense_s, ratios.tolist(), strict=True)
+        if found > 1
+    }
+    thin_s, thin_bytes = _link_loads(replace(plan, links=tuple({**uses, **thinned}.values())), clock)
+    uses |= {
+        pair: use
+        for pair, use in thinned.items()
+        if thin_bytes[pair] < dense_bytes[pair] and thin_s[pair] < dense_s[pair]
+    }
+    return replace(plan, links=tuple(uses.values())) if uses else plan
+
+
+def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], int]]:
+    """Seconds, coding included, and bytes per micro-batch, forward and backward, of every link that carries any."""
+    shares = {(use.source, use.target): use.share for use in plan.links}
+    seconds: dict[tuple[str, str], float] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for transfer in clock.lower(plan).transfers:
+        if transfer.micro_batch == 0 and transfer.letter in (FORWARD, BACKWARD):
+            pair = (transfer.source, transfer.target)
+            link = clock.fleet.link(*pair)
+            sending_s = transfer.bytes / (link.bytes_per_s * shares.get(pair, 1.0))
+            seconds[pair] = seconds.get(pair, 0.0) + link.latency_s + sending_s + transfer.coding_s
+            sizes[pair] = sizes.get(pair, 0) + transfer.bytes
+    place = {device: number for number, device in enumerate(plan.devices)}
+    ordered = sorted(seconds, key=lambda pair: (min(place[pair[0]], place[pair[1]]), place[pair[0]], place[pair[1]]))
+    return {pair: seconds[pair] for pair in ordered}, sizes
+
 
 AUTO = "auto"
 COMPRESSIONS = (AUTO, *(codec for codec in CODECS if codec not in (DENSE, FORWARD_MASK)))

@@ -39,7 +39,8 @@ def to_hpp_problem(
     units, joined where no cut is allowed and as `layers` says. Times are given for every number of samples as the
     clock has them, so that both agree to the nanosecond. Infeasible where no device has room for an idle worker.
     """
-    clock, profile, fleet = Clock(problem.fleet, problem.profile), problem.profile, problem.fleet
+    clock, profile = Clock(problem.fleet, problem.profile), problem.profile
+    fleet = clock.busy_fleet
     room = devices_with_room(problem, names)
     edges = layer_edges(problem, layers, clock)
     forward_s, backward_s = zip(*(_times(problem, clock, name, edges) for name in room), strict=True)

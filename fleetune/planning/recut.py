@@ -13,7 +13,7 @@ from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
 from fleetune.planning.chain_planner import ChainPlanner
 from fleetune.planning.plan_result import segment, single_lane_plan
-from fleetune.planning.run_costs import Group, RunCosts
+from fleetune.planning.segment_costs import Group, SegmentCosts
 from fleetune.planning.strategy import free_bytes
 from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.hpp.sample_allocation import allocate
@@ -24,7 +24,7 @@ PRECISION = 1e-4
 """Of the least limit, relative."""
 
 
-def recut(strategy: str, costs: RunCosts, groups: tuple[Group, ...], warmup: str | tuple[int, ...]) -> Plan:
+def recut(strategy: str, costs: SegmentCosts, groups: tuple[Group, ...], warmup: str | tuple[int, ...]) -> Plan:
     """Return the best of a few plans of these groups in this order, by the clock, for the problem of `costs`.
 
     Infeasible, naming a device and its missing bytes, where no cuts fit into the groups' memories.
@@ -40,7 +40,7 @@ def recut(strategy: str, costs: RunCosts, groups: tuple[Group, ...], warmup: str
 class _Recut:
     """Edges of one chain of groups."""
 
-    def __init__(self, costs: RunCosts, groups: tuple[Group, ...], warmups: list[int]) -> None:
+    def __init__(self, costs: SegmentCosts, groups: tuple[Group, ...], warmups: list[int]) -> None:
         self.costs, self.groups, self.warmups = costs, groups, warmups
         self.problem = problem = costs.problem
         self.free_bytes = {device: free_bytes(problem, device) for group in groups for device in group}

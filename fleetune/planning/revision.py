@@ -1,23 +1,31 @@
 """Plans for the devices that are left after others were lost (Ye et al., Asteroid, §3.4, "pipeline replay").
 
 `light` keeps the order of the groups: only cut points and shares move, so that most weights stay where they are. It is
-solved in milliseconds. `heavy` plans anew with the plan's own strategy, and may move everything.
+solved in milliseconds. `heavy` plans anew with the plan's own strategy, and may move everything. A strategy with lanes
+revises its plans itself: no device can take over the samples of another one.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from fleetune.checks import validate
+from fleetune.clock import Clock
 from fleetune.contracts.plan import Plan, PlanResult
+from fleetune.contracts.record import record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import api, papers
+from fleetune.planning.backups import with_backups
 from fleetune.planning.plan_result import plan_result
 from fleetune.planning.recut import recut
-from fleetune.planning.run_costs import RunCosts
-from fleetune.planning.strategy import Problem
+from fleetune.planning.segment_costs import SegmentCosts
+from fleetune.planning.strategy import Problem, Revising
 
 WARMUP = "2(P-p)-1"
 """Asteroid's policy; the warm-ups of a plan with another number of segments say nothing for fewer."""
+MIN_GAIN = 0.1
+"""Least relative gain for which a plan changes although no device is lost."""
 
 
 def without_devices(problem: Problem, lost: Collection[str]) -> Problem:
@@ -53,15 +61,86 @@ def light(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
         raise Infeasible(f"plan: it used no other device than {', '.join(sorted(lost))}; plan it anew (heavy)")
     complete = len(groups) == len(segments)
     warmup: str | tuple[int, ...] = tuple(segment.warmup for segment in segments) if complete else WARMUP
-    costs = RunCosts(left)
+    costs = SegmentCosts(left)
     revised = recut(plan.strategy, costs, groups, warmup)
     revised = replace(revised, links=tuple(use for use in plan.links if not {use.source, use.target} & set(lost)))
+    if plan.backup_every_rounds:
+        with suppress(Infeasible):  # devices that have no memory for backups go on without
+            revised = with_backups(revised, left, costs.clock)
     return replace(plan_result(revised, left, costs.clock, papers.ASTEROID), method="light")
 
 
 def heavy(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
     """Return a plan of the same strategy for the devices that are left; Infeasible or Refused as the strategy says."""
     return api.solve(plan.strategy, without_devices(problem, lost))
+
+
+def own(strategy: Revising, problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
+    """Return the plan of a strategy that revises its plans itself; Infeasible or Refused as the strategy says."""
+    left = without_devices(problem, lost)
+    found = strategy.revise(left, plan, lost)
+    validate(found.plan, left.fleet, left.profile)
+    return replace(found, method="own", options=left.options)
+
+
+@record
+class Reviser:
+    """Plans anew when devices are lost: as the strategy itself does; else `light` where the plan is a chain and its
+    groups have the memory, else `heavy`. Where devices are left that the plan does not use, the faster of both.
+
+    problem: the one that the first plan solves.
+    """
+
+    problem: Problem
+
+    def __call__(self, plan: Plan, lost: Collection[str]) -> PlanResult:
+        """Return a plan for the devices that are left; Infeasible or Refused if there is none."""
+        strategy = api.strategies().get(plan.strategy)
+        if isinstance(strategy, Revising):
+            return own(strategy, self.problem, plan, lost)
+        try:
+            found = light(self.problem, plan, lost)
+        except (Infeasible, Refused):
+            return heavy(self.problem, plan, lost)
+        if {device.name for device in self.problem.fleet.devices} <= {*plan.devices, *lost}:
+            return found
+        with suppress(Infeasible, Refused):
+            found = min(found, heavy(self.problem, plan, lost), key=lambda each: each.objective)
+        return found
+
+
+def around(problem: Problem, plan: Plan, lost: Collection[str], paces: Mapping[str, float]) -> PlanResult:
+    """Return a plan for devices some of which compute slower than by their profiles.
+
+    paces: straggler -> its compute seconds over those of its profile. Infeasible where no device of the plan is lost
+    and no other plan shortens the round by MIN_GAIN, so that noise moves nothing.
+    """
+    slowed = with_paces(problem, paces)
+    found = Reviser(problem=slowed)(plan, lost)
+    present_s = Clock(slowed.fleet, slowed.profile).round_s(plan)
+    if not set(lost) & set(plan.devices) and found.objective > (1 - MIN_GAIN) * present_s:
+        raise Infeasible(
+            f"no other plan shortens the round of {present_s:.3g} s by {MIN_GAIN:.0%}; the best takes "
+            f"{found.objective:.3g} s"
+        )
+    return found
+
+
+def with_paces(problem: Problem, paces: Mapping[str, float]) -> Problem:
+    """Return the problem with the forwards and backwards of these devices so many times as long."""
+
+    def slowed(rows: tuple[tuple[float, ...], ...], pace: float) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(pace * seconds for seconds in row) for row in rows)
+
+    times = tuple(
+        replace(
+            each,
+            forward_s=slowed(each.forward_s, paces.get(each.device, 1.0)),
+            backward_s=slowed(each.backward_s, paces.get(each.device, 1.0)),
+        )
+        for each in problem.profile.times
+    )
+    return replace(problem, profile=replace(problem.profile, times=times))
 
 
 class Copy(NamedTuple):

@@ -1,11 +1,11 @@
 """The interface of a strategy: its problem, its methods, and the requirements that strategies check alike."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile, Unit
 from fleetune.contracts.record import distinct, not_negative, positive, record
 from fleetune.errors import Infeasible
@@ -29,6 +29,18 @@ class Problem:
     def __post_init__(self) -> None:
         positive("problem", micro_batch_samples=self.micro_batch_samples, micro_batches=self.micro_batches)
         not_negative("problem", seed=self.seed)
+
+    @staticmethod
+    def of(result: PlanResult, fleet: Fleet, profile: Profile, seed: int) -> "Problem":
+        """Return the problem that a plan solves, without data of the devices' own."""
+        return Problem(
+            fleet=fleet,
+            profile=profile,
+            micro_batch_samples=result.plan.micro_batch_samples,
+            micro_batches=result.plan.micro_batches,
+            seed=seed,
+            options=result.options,
+        )
 
 
 class Strategy(Protocol):
@@ -68,6 +80,17 @@ class Strategy(Protocol):
 
         Raises Infeasible, naming the binding constraint, if no plan of this strategy satisfies the problem, and Refused
         for malformed options.
+        """
+
+
+@runtime_checkable
+class Revising(Protocol):
+    """A strategy with lanes, which keep their devices, their samples and their micro-batches when others are lost."""
+
+    def revise(self, problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
+        """Return the plan that follows `plan` without the lost devices; its lanes are some of those of `plan`.
+
+        problem: on the devices that are left. Infeasible or Refused as `plan` of `Strategy`.
         """
 
 

@@ -17,8 +17,16 @@ from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest, ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.data.local_data import LocalSurvey, check_agreement
-from fleetune.data.local_process import DIGEST, ERROR, PREPARED, PROGRESS, SURVEYED, LocalTask
+from fleetune.data.local_data import (
+    DIGEST,
+    ERROR,
+    PREPARED,
+    PROGRESS,
+    SURVEYED,
+    LocalSurvey,
+    LocalTask,
+    check_agreement,
+)
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Sites, describe_exit, open_sites
@@ -26,7 +34,7 @@ from fleetune.launching.placement import FleetPlacement
 from fleetune.launching.running_jobs import RunningJobs
 from fleetune.models.source import input_spec, local_folders, with_local_source
 
-MODULE = "fleetune.data.local_process"
+MODULE = "fleetune.data.local_data"
 TASK, LOG = "task.json", "log"
 
 
@@ -160,4 +168,6 @@ def _answer(
         return last
     if event == ERROR:
         raise by_exit_code(code or TryAgain.exit_code, f"data.local.{device}: {last['message']}")
-    raise TryAgain(f"data.local.{device}: reading its data {describe_exit(code)}; log: {command.log}")
+    last_line = job.tail(1).strip()  # the log goes with the stage
+    said = f"; its last line was: {last_line}" if last_line else ""
+    raise TryAgain(f"data.local.{device}: reading its data {describe_exit(code)}{said}")

@@ -23,7 +23,7 @@ from fleetune.store.stage_key import SourceDigests
 from fleetune.store.storage import LocalStorage
 from fleetune.wall_clock import WallClock, utc_now
 
-METHOD = 3
+METHOD = 5
 """Version of the measuring method; a change invalidates all entries."""
 MEASURING_MODULE = "fleetune.profiling.measuring_process"
 """Module that a device runs to measure; its code is part of the key."""

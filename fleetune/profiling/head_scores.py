@@ -23,7 +23,7 @@ from fleetune.models.attention_heads import AttentionHead, attention_heads, find
 from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.loss import count_targets, loss_sum
-from fleetune.models.randomness import DrawContext
+from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
@@ -75,7 +75,7 @@ def first_round_losses(segment: SegmentRunner, data: PreparedData, scoring: Scor
         chosen = data.rows("train", rows[number * samples : (number + 1) * samples])
         given = {name: torch.from_numpy(array).to(segment.device) for name, array in chosen.items()}
         values: Values = {node: given[name] for name, node in graph.inputs.items() if name in given}
-        draws = DrawContext(scoring.seed, 0, number, 0, samples)
+        draws = RandomContext(scoring.seed, 0, number, 0, samples)
         outputs = segment.run(values, samples, draws)
         loss = loss_sum(outputs[graph.output], given["labels"], data.task) / max(1, targets)
         seen = float(loss.detach())

@@ -1,16 +1,22 @@
-"""Runs one measuring process at a device's site: passes its task, reads its messages, and explains its failure."""
+"""Runs measuring processes at the sites of devices: passes tasks, reads messages, and explains failures.
+
+All devices without a cached measurement are measured concurrently, each at its site and within its limits.
+"""
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device
-from fleetune.errors import FleetuneError, Infeasible, TryAgain, by_exit_code
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
 from fleetune.formatting import gigabytes
 from fleetune.launching import (
     MALLOC_ENVIRONMENT,
+    MODEL_MODULES,
     Command,
     Job,
     Launcher,
@@ -20,8 +26,9 @@ from fleetune.launching import (
 )
 from fleetune.launching.job import OUT_OF_MEMORY_CODES
 from fleetune.launching.running_jobs import RunningJobs
-from fleetune.models.source import local_folders
-from fleetune.profiling.messages import COSTS, ERROR, LOADING, MEASURING, PROGRESS
+from fleetune.models.source import local_folders, with_local_source
+from fleetune.profiling.cache import cache_key
+from fleetune.profiling.messages import COSTS, ERROR, LOADING, MEASURING, PROGRESS, DeviceMeasurement, parse_measurement
 from fleetune.profiling.task import MeasureTask, ProfilingTask
 
 TASK, LOG = "task.json", "log"
@@ -68,6 +75,7 @@ def run_measuring_job(
     command = Command(
         module="fleetune.profiling.measuring_process",
         arguments=("--task", str(folder / TASK)),
+        preloads=MODEL_MODULES,
         environment={**MALLOC_ENVIRONMENT, **thread_environment(spec.task.threads)},
         log=folder / LOG,
         reads=(folder, task.model_folder, task.data_folder, *local_folders(spec.task.model)),
@@ -128,3 +136,105 @@ def _memory_sentence(task: ProfilingTask, spec: JobSpec, messages: _Messages, us
         f"its {gigabytes(spec.device.memory_bytes)}{used} while {spec.activity} {model}: a worker needs about "
         f"{gigabytes(messages.worker_bytes)} before it holds any unit{more}, activations aside; {spec.advice}"
     )
+
+
+PASSES = 5
+FIELDS_WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes", "codecs", "gates")
+"""Fields of a MeasureTask that do not affect times. A memory limit is part of a device's fingerprint, whereas its share
+of a machine's memory shrinks with every device on that machine. Codecs and gates are timed after all units."""
+
+
+def measure_fleet(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, DeviceMeasurement]:
+    """Measurements of all devices by name; the first failure stops the others."""
+    model = with_local_source(task.model)
+    requests = [_device_request(task, device, model, sizes) for device in task.fleet.devices]
+    found = {
+        request.device.name: measurement for request in requests if (measurement := _cached(task, request)) is not None
+    }
+    unmeasured = [request for request in requests if request.device.name not in found]
+    done = {request.device.name: float(request.device.name in found) for request in requests}
+
+    def progress(device: str, share: float) -> None:
+        done[device] = share
+        task.progress("profiling", sum(done.values()) / len(done) * 100, 100, "%")
+
+    if not unmeasured:
+        task.progress("profiling", 100, 100, "%")
+        return found
+    running = RunningJobs()
+    with ThreadPoolExecutor(max_workers=len(unmeasured)) as pool:
+        jobs = [pool.submit(_measure_one, task, request, progress, running) for request in unmeasured]
+        try:
+            return {**found, **dict(job.result() for job in as_completed(jobs))}
+        except BaseException:
+            running.stop()
+            raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeviceRequest:
+    """A device, its task, and the cache key of its measurement (empty without a cache)."""
+
+    device: Device
+    task: MeasureTask
+    key: str
+
+
+def _device_request(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tuple[int, ...]) -> _DeviceRequest:
+    """Build the device's task and its cache key. The task names the local model folder, the key the requested model."""
+    measure_task = MeasureTask(
+        device=device.name,
+        model=model,
+        model_folder=str(task.model_folder),
+        data_folder=str(task.data_folder),
+        accelerator=device.accelerator,
+        cores=device.cores if device.emulated else None,
+        threads=device.threads,
+        memory_bytes=device.memory_bytes,
+        batch_sizes=sizes,
+        passes=PASSES,
+        codecs=task.codecs,
+        gates=task.scores,
+        optimizer=task.training.optimizer,
+        momentum=task.training.momentum,
+    )
+    if task.cache is None:
+        return _DeviceRequest(device=device, task=measure_task, key="")
+    plain = {name: value for name, value in json_io.dump(measure_task).items() if name not in FIELDS_WITHOUT_EFFECT}
+    plain["model"] = json_io.dump(replace(task.model, revision=None))  # weights of another revision take the same time
+    return _DeviceRequest(device=device, task=measure_task, key=cache_key(plain, device.fingerprint, task.model_folder))
+
+
+def _cached(task: ProfilingTask, request: _DeviceRequest) -> DeviceMeasurement | None:
+    """The cached measurement of an earlier run, if any; one that lacks wanted codecs or gates does not count."""
+    name = request.device.name
+    try:
+        entry = task.cache.load(request.key) if task.cache else None
+    except Refused as error:
+        task.note(f"{name}: measured again, because its cached times are damaged ({error})")
+        return None
+    wanted = request.task
+    if entry is None or (wanted.codecs and not entry.answer.codecs) or (wanted.gates and entry.answer.gates is None):
+        return None
+    task.note(f"{name}: times of {entry.run} reused (same device, model, trainable set and batch sizes)")
+    return entry.answer
+
+
+def _measure_one(
+    task: ProfilingTask, request: _DeviceRequest, progress: Callable[[str, float], None], running: RunningJobs
+) -> tuple[str, DeviceMeasurement]:
+    name = request.device.name
+    spec = JobSpec(device=request.device, task=request.task)
+    message = run_measuring_job(task, spec, task.sites.launcher(name), running, lambda share: progress(name, share))
+    measurement = parse_measurement(message, f"answer of {name}")
+    _store(task, request, measurement)
+    return name, measurement
+
+
+def _store(task: ProfilingTask, request: _DeviceRequest, measurement: DeviceMeasurement) -> None:
+    if task.cache is None:
+        return
+    try:
+        task.cache.store(request.key, measurement)
+    except OSError as error:  # the measurement is valid without the cache
+        task.note(f"{request.device.name}: its times cannot be cached for later runs ({error})")

@@ -5,30 +5,38 @@ Its result is the last JSON line on stdout; `messages` describes all lines.
 
 import argparse
 import json
+import statistics
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
+from transformers import PretrainedConfig
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
-from fleetune.data.prepared_data import PreparedData
+from fleetune.contracts.profile import Spread
+from fleetune.data.prepared_data import LABELS, Array, PreparedData
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
+from fleetune.linux import resident_bytes
+from fleetune.models.attention_heads import attention_heads, find_blocks
+from fleetune.models.gates import gate_segment
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
-from fleetune.models.process_memory import resident_bytes
+from fleetune.models.loss import loss_sum
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit
 from fleetune.models.weights import WeightReader
-from fleetune.profiling.codec_timing import codec_times
+from fleetune.profiling.between_passes import MessageWait, Shapes, update_times
+from fleetune.profiling.gate_times import HeadedBlock, gate_times
 from fleetune.profiling.head_scores import score_heads
 from fleetune.profiling.memory import Workspace, fitting_sizes, idle_worker_bytes, unit_memory, windows
 from fleetune.profiling.messages import (
@@ -40,9 +48,23 @@ from fleetune.profiling.messages import (
     UnitMeasurement,
     to_message,
 )
+from fleetune.profiling.subnet_parts import SubnetParts
 from fleetune.profiling.task import MeasureTask
-from fleetune.profiling.unit_timing import TimingSettings, UnitCost, elapsed_s, measure_units, read_clock
+from fleetune.profiling.timing import (
+    PassLog,
+    TimedData,
+    TimingSettings,
+    UnitCost,
+    codec_times,
+    elapsed_s,
+    measure_units,
+    read_clock,
+)
 
+SPREAD_QUANTILES = (0.05, 0.95)
+LEAST_PASSES = 5
+LEAST_S = 0.5
+"""Wall time of the passes of each batch size."""
 UNIT_MEMORY_SHARE = 0.6
 """Share of free memory used for units; the rest is for buffers of kernels and the allocator's slack."""
 
@@ -86,42 +108,86 @@ def _measure(task: MeasureTask) -> None:
     shares = windows(needs, sizes[-1], budget_bytes)
     workspace = Workspace()
 
-    def load(units: list[str]) -> dict[str, SegmentRunner]:
+    def load(units: list[str], gates: Mapping[str, str] | None = None) -> dict[str, SegmentRunner]:
         workspace.begin()
         weights = WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
         whole = skeleton(config, task.model)  # every unit takes its own modules out of it
         made = {unit: SegmentRunner(graph, (unit,), whole, device) for unit in units}
         for segment in made.values():
+            if gates:
+                gate_segment(segment, gates, module, config)
             segment.load(weights)
             segment.train()
         return made
 
-    def inputs(size: int) -> Values:
-        rows = data.rows("train", np.arange(size) % data.size("train"))
-        return {n: torch.from_numpy(rows[name]).to(device) for name, n in graph.inputs.items() if name in rows}
-
-    settings = TimingSettings(batch_sizes=sizes, passes=task.passes, cores=task.cores)
+    settings = TimingSettings(batch_sizes=sizes, passes=task.passes, least_s=LEAST_S, cores=task.cores)
+    wait = MessageWait()
+    log = PassLog(after_pass=wait.measure)
+    timed = _timed_data(data, graph, device)
     held = _held_bytes(graph, module)
     first = load(shares[0])
     _send({"event": MEASURING})
     start = read_clock(settings)
     costs: dict[str, UnitCost] = {}
     ends = {share[-1]: share for share in shares}
-    for unit, cost in measure_units(graph, shares, lambda w: first if w is shares[0] else load(w), inputs, settings):
-        costs[unit] = cost
-        if unit in ends:
-            workspace.end(sum(held[name] + costs[name].activation_bytes[-1] for name in ends[unit]))
-        _send({"event": PROGRESS, "done": len(costs), "total": len(graph.units)})
+    with wait:
+        for unit, cost in measure_units(
+            graph, shares, lambda w: first if w is shares[0] else load(w), timed, settings, log
+        ):
+            costs[unit] = cost
+            if unit in ends:
+                workspace.end(sum(held[name] + costs[name].activation_bytes[-1] for name in ends[unit]))
+            _send({"event": PROGRESS, "done": len(costs), "total": len(graph.units)})
+    gates = None
+    if task.gates:
+        block = _first_block(graph, module, config)
+        gates = gate_times(block, load, timed.inputs(sizes[-1]), sizes[-1], settings)
     profiling_s = elapsed_s(start, settings)
     if device.type == "cpu":
         runtime_bytes += workspace.bytes
+    dtype = getattr(torch, task.model.precision)
+    shapes = _trained_shapes(graph, module)
+    updates_s = update_times(shapes, task.optimizer, task.momentum, torch.ones(1, dtype=dtype, device=device), settings)
     answer = DeviceMeasurement(
         runtime_bytes=runtime_bytes,
         profiling_s=profiling_s,
-        units=tuple(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes) for unit in graph.units),
-        codecs=codec_times(device, settings, getattr(torch, task.model.precision)) if task.codecs else (),
+        units=tuple(
+            replace(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes), update_s=update_s)
+            for unit, update_s in zip(graph.units, updates_s, strict=True)
+        ),
+        codecs=codec_times(device, settings, dtype) if task.codecs else (),
+        stretch=statistics.median(log.stretches),
+        spread=spread_of(log.relative),
+        message_wait_s=wait.mean_s,
+        gates=gates,
     )
     _send(to_message(answer))
+
+
+def _first_block(graph: Graph, module: nn.Module, config: PretrainedConfig) -> HeadedBlock:
+    """Return the first block with heads; all blocks of a model are alike."""
+    found = attention_heads(find_blocks(graph, module, config))
+    heads = tuple(head for head in found if head.block == found[0].block)
+    parts = SubnetParts(graph, module)
+    return HeadedBlock(graph=graph, heads=heads, parts={head.name: parts.of(head) for head in heads})
+
+
+def _timed_data(data: PreparedData, graph: Graph, device: torch.device) -> TimedData:
+    """Inputs, labels and loss of the first training samples, as a worker reads and computes them."""
+
+    def rows(size: int) -> dict[str, Array]:
+        return data.rows("train", np.arange(size) % data.size("train"))
+
+    def inputs(size: int) -> Values:
+        found = rows(size)
+        return {n: torch.from_numpy(found[name]).to(device) for name, n in graph.inputs.items() if name in found}
+
+    def loss(size: int, output: torch.Tensor) -> torch.Tensor:
+        mean = loss_sum(output, torch.from_numpy(rows(size)[LABELS]).to(device), data.task) / size
+        float(mean.detach())  # a worker reports it
+        return mean
+
+    return TimedData(inputs=inputs, loss=loss)
 
 
 def _unit_measurement(unit: str, cost: UnitCost, measured: tuple[int, ...], asked: tuple[int, ...]) -> UnitMeasurement:
@@ -134,8 +200,8 @@ def _unit_measurement(unit: str, cost: UnitCost, measured: tuple[int, ...], aske
         name=unit,
         forward_s=extrapolated(cost.forward_s, measured, asked),
         backward_s=extrapolated(cost.backward_s, measured, asked),
-        forward_usual=median_ratio(cost.forward_median_s, cost.forward_s),
-        backward_usual=median_ratio(cost.backward_median_s, cost.backward_s),
+        forward_usual=usual_ratio(cost.forward_usual_s, cost.forward_s),
+        backward_usual=usual_ratio(cost.backward_usual_s, cost.backward_s),
         activation_bytes=whole(cost.activation_bytes),
         flops=whole(cost.flops),
     )
@@ -152,9 +218,29 @@ def extrapolated(amounts: Sequence[float], measured: tuple[int, ...], asked: tup
     return (*amounts, *(last + slope * (more - size) for more in asked[len(measured) :]))
 
 
-def median_ratio(median_s: list[float], minimum_s: list[float]) -> float:
-    """Median pass time over minimum pass time, over all batch sizes; 1 for units that take no time."""
-    return max(1.0, sum(median_s) / sum(minimum_s)) if sum(minimum_s) > 0 else 1.0
+def usual_ratio(usual_s: list[float], minimum_s: list[float]) -> float:
+    """Usual time over minimum time, over all batch sizes; 1 for units that take no time."""
+    return max(1.0, sum(usual_s) / sum(minimum_s)) if sum(minimum_s) > 0 else 1.0
+
+
+def spread_of(relative: Sequence[float]) -> Spread | None:
+    """Quantiles of pass durations relative to their medians; None for fewer than LEAST_PASSES passes.
+
+    Neither bound lies on the other side of the median.
+    """
+    if len(relative) < LEAST_PASSES:
+        return None
+    low, high = np.quantile(relative, SPREAD_QUANTILES).tolist()
+    return Spread(low=min(low, 1.0), high=max(high, 1.0))
+
+
+def _trained_shapes(graph: Graph, module: nn.Module) -> list[Shapes]:
+    """Return the elements of each trained tensor, unit by unit."""
+    parameters, state = dict(module.named_parameters()), state_by_unit(graph, module)
+    return [
+        tuple(parameters[n].numel() for n in state[unit.name] if n in parameters and parameters[n].requires_grad)
+        for unit in graph.units
+    ]
 
 
 def _held_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:

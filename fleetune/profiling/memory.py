@@ -10,11 +10,11 @@ from fleetune.errors import Infeasible
 from fleetune.formatting import gigabytes
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.linux import reset_peak, resident_bytes, trim_heap
 from fleetune.models.graph import Graph
-from fleetune.models.process_memory import peak_memory_bytes, reset_peak, resident_bytes, trim_heap
-from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input
+from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input, peak_memory_bytes
 from fleetune.models.units import state_by_unit
-from fleetune.profiling.unit_timing import detached_inputs, kept_bytes, run_tracking_saved
+from fleetune.profiling.timing import detached_inputs, kept_bytes, run_tracking_saved
 
 WORKER_MODULES_BYTES = 2_700_000
 """Assumed memory of the modules of this project that only a training worker imports; it imports the same libraries as

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from fleetune.contracts import json_io
-from fleetune.contracts.profile import CodecTime
+from fleetune.contracts.profile import CodecTime, GateTimes, Spread
 from fleetune.contracts.record import record
 
 LOADING, MEASURING, PROGRESS, COSTS, SCORES, ERROR = "loading", "measuring", "progress", "costs", "scores", "error"
@@ -21,10 +21,12 @@ class UnitMeasurement:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     forward_usual: float = 1.0
-    """Median pass time divided by the minimum pass time."""
+    """Usual time divided by the minimum over passes."""
     backward_usual: float = 1.0
     activation_bytes: tuple[int, ...]
     flops: tuple[int, ...]
+    update_s: float = 0.0
+    """See contracts.profile.DeviceTimes."""
 
 
 @record
@@ -39,6 +41,14 @@ class DeviceMeasurement:
     """Units in the order of the graph."""
     codecs: Annotated[tuple[CodecTime, ...], Field(exclude_if=lambda value: not value)] = ()
     """Times of link codecs; empty unless the task asks for them."""
+    stretch: float = 1.0
+    """See contracts.profile.DeviceTimes."""
+    spread: Spread | None = None
+    """See contracts.profile.DeviceTimes."""
+    message_wait_s: float = 0.0
+    """See contracts.profile.DeviceTimes."""
+    gates: Annotated[GateTimes | None, Field(exclude_if=lambda value: value is None)] = None
+    """See contracts.profile.DeviceTimes; None unless the task asks for them."""
 
 
 @record
@@ -87,6 +97,7 @@ def minimum_times(one: DeviceMeasurement, other: DeviceMeasurement) -> DeviceMea
             backward_usual=mine.backward_usual,
             activation_bytes=mine.activation_bytes,
             flops=mine.flops,
+            update_s=min(mine.update_s, yours.update_s),
         )
         for mine, yours in zip(one.units, other.units, strict=True)
     )

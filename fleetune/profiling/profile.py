@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fleetune.contracts import json_io
+from fleetune.contracts.fleet import DOCKER, Device
 from fleetune.contracts.link_codecs import ELEMENT_BYTES
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.errors import Refused
@@ -18,10 +19,10 @@ from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.segment import run_on_meta
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values, is_cuttable, state_by_unit, tied_parameters_by_unit
-from fleetune.profiling.fleet_measurement import measure_fleet
+from fleetune.profiling.head_subnets import heads_to_score, scored_subnets
+from fleetune.profiling.measuring_job import measure_fleet
 from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.simulated import simulated_times, unit_work
-from fleetune.profiling.subnets import heads_to_score, scored_subnets
 from fleetune.profiling.task import ProfilingTask
 
 
@@ -94,20 +95,25 @@ def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCost
         sizes=sizes,
         activation_bytes=[_per_sample(unit.activation_bytes, sizes) for unit in first],
         flops=[_per_sample(unit.flops, sizes) for unit in first],
-        times=tuple(_times(device.name, found[device.name], codecs=task.codecs) for device in task.fleet.devices),
+        times=tuple(_times(device, found[device.name], task) for device in task.fleet.devices),
     )
 
 
-def _times(device: str, measurement: DeviceMeasurement, codecs: bool) -> DeviceTimes:
+def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask) -> DeviceTimes:
     return DeviceTimes(
-        device=device,
+        device=device.name,
         runtime_bytes=measurement.runtime_bytes,
         forward_s=tuple(unit.forward_s for unit in measurement.units),
         backward_s=tuple(unit.backward_s for unit in measurement.units),
         forward_usual=tuple(unit.forward_usual for unit in measurement.units),
         backward_usual=tuple(unit.backward_usual for unit in measurement.units),
         profiling_s=measurement.profiling_s,
-        codecs=measurement.codecs if codecs else (),
+        codecs=measurement.codecs if task.codecs else (),
+        stretch=measurement.stretch if device.launcher == DOCKER else 1.0,
+        spread=measurement.spread,
+        update_s=tuple(unit.update_s for unit in measurement.units),
+        message_wait_s=measurement.message_wait_s,
+        gates=measurement.gates if task.scores else None,
     )
 
 

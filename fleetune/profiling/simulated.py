@@ -26,7 +26,7 @@ from fleetune.contracts.link_codecs import (
 from fleetune.contracts.profile import CodecTime, DeviceTimes
 from fleetune.models.graph import Graph
 from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input, without_device
-from fleetune.profiling.unit_timing import detached_inputs, run_tracking_saved
+from fleetune.profiling.timing import detached_inputs, run_tracking_saved
 
 MANY = 2 * META_SAMPLES
 """Two batch sizes; the cost of a sample is the difference of their costs over the difference of the sizes."""

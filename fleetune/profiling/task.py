@@ -76,4 +76,9 @@ class MeasureTask:
     passes: int
     codecs: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: also time link codecs."""
+    gates: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: also time a block of which some heads run."""
+    optimizer: str = "adamw"
+    momentum: float = 0.0
+    """The training's."""
     scoring: Annotated[ScoringTask | None, Field(exclude_if=lambda value: value is None)] = None

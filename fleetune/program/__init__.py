@@ -5,9 +5,8 @@ proves that every receive has its send, and reports print them. Steps are data t
 """
 
 from fleetune.program.lower import lower
-from fleetune.program.seats import Seat, seats_of
+from fleetune.program.seats import SampleTransfer, Seat, sample_transfers, seats_of
 from fleetune.program.steps import DeviceProgram, Program, Step, parse_step
-from fleetune.program.transfers import SampleTransfer, sample_transfers
 
 __all__ = [
     "DeviceProgram",

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action
 from fleetune.program import steps
-from fleetune.program.averages import average_steps
-from fleetune.program.steps import DeviceProgram, Program, Step
+from fleetune.program.steps import DeviceProgram, Program, Step, average_steps
 
 AVERAGED_PARTS = 3
 """Parts of the average that is carried out: enough for a seat that pulls behind what it pushes."""

@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Lane, Plan, actions_of
 from fleetune.errors import Refused
 from fleetune.program import steps
-from fleetune.program.seats import Seat, seats_of
+from fleetune.program.seats import SampleTransfer, Seat, sample_transfers, seats_of
 from fleetune.program.steps import DeviceProgram, Program, Step
-from fleetune.program.transfers import SampleTransfer, sample_transfers
 
 TiedUnits = Mapping[str, Collection[str]]
 """Unit -> names of its trained parameters that other units read too."""

@@ -10,12 +10,14 @@
     push block-0/0U0 to s                 gradients to the collector; `collect` is the other end
     hand x/1A0 to h                       the same four with letter A: parameters to the device that averages, and back
 
-The action of a transfer is that of its sender, at both ends, so that both name it alike.
+The action of a transfer is that of its sender, at both ends, so that both name it alike. An average over lanes goes in
+parts of a few megabytes, so that no device ever holds another's whole state.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleetune.contracts.plan import Action, parse_action
 from fleetune.errors import Refused
@@ -119,3 +121,25 @@ class Program:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.devices))
+
+
+PART_BYTES = 1 << 21
+"""Most bytes of parameters in a part; the optimizer's moments of these parameters travel with them."""
+PARTS_ON_THE_WAY = 2
+"""Most parts that a seat has pushed and not pulled."""
+
+
+class PartStep(NamedTuple):
+    """A step of an average, for one part."""
+
+    part: int
+    step: Step
+
+
+def average_steps(steps: tuple[Step, ...], parts: int) -> Iterator[PartStep]:
+    """Yield a device's steps of one average of so many parts, in order."""
+    for number in range(parts + 1):
+        for step in steps:
+            part = number - (step.kind == PULL)
+            if 0 <= part < parts:
+                yield PartStep(part, step)

@@ -7,8 +7,8 @@ paper it follows. Rejected alternative: one solver for all kinds; the problems s
 
 from fleetune.solving.api import Kind, Solved, document, read, solve
 from fleetune.solving.d2ft import D2FT
-from fleetune.solving.deft import DEFT
 from fleetune.solving.hpp import HPP
+from fleetune.solving.lola_deft import DEFT
 from fleetune.solving.opfence import OPFENCE
 from fleetune.solving.split import SPLIT
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from fleetune import cgroup
-from fleetune.cgroup import MEMBERSHIP, MOUNT
+from fleetune import linux
 from fleetune.errors import Refused
 from fleetune.formatting import gigabytes
+from fleetune.linux import MEMBERSHIP, MOUNT
 
 
 class Deadline:
@@ -78,5 +78,5 @@ def require_memory(needed_bytes: int, what: str) -> None:
 def available_bytes(membership: Path = MEMBERSHIP, mount: Path = MOUNT) -> int:
     """Return the free bytes of this machine, or of this process's control groups if that is less."""
     free: int = psutil.virtual_memory().available
-    left = cgroup.free_bytes(membership, mount)
+    left = linux.free_bytes(membership, mount)
     return free if left is None else min(free, left)

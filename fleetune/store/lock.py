@@ -41,7 +41,7 @@ class Lock:
         if self._file is not None:
             return True
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)  # whoever can read it can hold it
         try:
             fcntl.flock(file, self._kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -72,9 +72,9 @@ class Lock:
 
 def is_held(path: Path) -> bool:
     """Return True if some process holds the lock; False also if the file does not exist."""
-    if not path.exists():
+    if not os.path.exists(path):  # nor one that may not be looked at
         return False
-    probe = Lock(path, lambda _: True)
+    probe = Lock(path, lambda _: True, shared=True)  # two that look at once do not take each other for a holder
     free = probe.take()
     probe.release()
     return not free

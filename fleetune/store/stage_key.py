@@ -12,7 +12,8 @@ Names of ingredients, all with text values:
 
 Source files are found by parsing, without importing them: import statements anywhere in a file, and strings that name a
 module (a process to start, a method to look up; `"package.{name}"` stands for the whole package). Packages above a
-module count, because importing it runs them, and so do templates beside modules.
+module count, because importing it runs them, and so do templates beside modules. A line that ends in NOT_KEYED does not
+count: it imports what does not change outputs.
 """
 
 import hashlib
@@ -86,6 +87,7 @@ FROM = re.compile(r"^[ \t]*from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*
 IMPORT = re.compile(r"^[ \t]*import[ \t]+([^\n]*)", re.MULTILINE)
 MODULE_TEXT = re.compile(rf"""["']((?:{"|".join(OWN)})(?:\.\w+)+)(\.\{{)?""")
 NAME = re.compile(r"[\w.]+")
+NOT_KEYED = "# not in stage keys"
 
 
 class SourceDigests:
@@ -157,6 +159,7 @@ def _walked(root: Path, package: str) -> Iterator[str]:
 
 def _named(text: str) -> Iterator[str]:
     """Yield the names in a Python file that may be modules; a trailing dot stands for a whole package."""
+    text = "\n".join(line for line in text.splitlines() if not line.endswith(NOT_KEYED))
     for match in FROM.finditer(text):
         yield from (f"{match[1]}.{name}" for name in NAME.findall(match[2]))
     for match in IMPORT.finditer(text):

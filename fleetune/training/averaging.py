@@ -16,10 +16,10 @@ import torch
 
 from fleetune.contracts.plan import Plan
 from fleetune.program import Step, steps
-from fleetune.program.averages import PART_BYTES
-from fleetune.training.checkpoints import MODEL, OPTIMIZER
+from fleetune.program.steps import PART_BYTES
+from fleetune.training.checkpoints import MODEL, OPTIMIZER, name_of
+from fleetune.training.collector import LaneShares, NamesByUnit
 from fleetune.training.exchange import Arrival
-from fleetune.training.hub import LaneShares, NamesByUnit
 from fleetune.training.optimizer import AVERAGED, COUNT
 from fleetune.training.seat import TrainingSeat
 
@@ -114,7 +114,7 @@ class Averages:
         """Put a part of the means into a seat."""
         with torch.no_grad():
             for key, tensor in means.tensors.items():
-                name = _name(key)
+                name = name_of(key)
                 held = self._target(seat, key)
                 if held is not None:
                     first, end = self.parts[number][name]
@@ -128,7 +128,7 @@ class Averages:
     @staticmethod
     def _target(seat: TrainingSeat, key: str) -> torch.Tensor | None:
         """Return the tensor of a seat that a key is about; None if it has none."""
-        name = _name(key)
+        name = name_of(key)
         if key.startswith(OPTIMIZER):
             return seat.optimizer.slot(key.removeprefix(OPTIMIZER).split(":", 1)[0], name)
         found = seat.runner.parameters.get(name)
@@ -149,7 +149,7 @@ class Averager:
             self._sums = {number: State()}  # the means of the part before have been handed out
         sums = self._sums[number]
         for key, tensor in given.tensors.items():
-            term = tensor * self._shares.factor(lane, _name(key))
+            term = tensor * self._shares.factor(lane, name_of(key))
             found = sums.tensors.get(key)
             sums.tensors[key] = term if found is None else found.add_(term)
         for key, count in given.counts.items():
@@ -159,8 +159,8 @@ class Averager:
         """Return the means of what a segment holds of a part."""
         sums, wanted = self._sums.get(number, State()), self._shares.names_of(lane, segment)
         return State(
-            {key: tensor for key, tensor in sums.tensors.items() if _name(key) in wanted},
-            {key: count for key, count in sums.counts.items() if _name(key) in wanted},
+            {key: tensor for key, tensor in sums.tensors.items() if name_of(key) in wanted},
+            {key: count for key, count in sums.counts.items() if name_of(key) in wanted},
         )
 
     def end(self) -> None:
@@ -173,8 +173,3 @@ def _add(found: State, key: str, tensor: torch.Tensor, span: Span, *, counts: bo
         found.tensors[key] = tensor.detach().view(-1)[span.first : span.end]
     elif span.first == 0:
         found.counts[key] = float(tensor)
-
-
-def _name(key: str) -> str:
-    """Return the name of the parameter or buffer that a key is about."""
-    return key.split("|", 1)[1].split(":", 1)[-1]

@@ -1,7 +1,8 @@
 """Samples of each lane: which rows of the data it owns, and the inputs and labels of its micro-batches.
 
 Lanes without data of their own are dealt the rows of the training split, each to one lane; a single lane owns them all.
-Where data are local, the lane of a device owns all rows that lie on it. A lane with fewer rows than a round has samples
+Where data are local, the lane of a device owns all rows that lie on it. Lanes of a plan that follows another one, when
+devices are lost, keep the rows and seeds that the first plan gave them. A lane with fewer rows than a round has samples
 goes through them again, in a new order: its rounds cut the permutations of its own epochs into batches.
 """
 
@@ -22,8 +23,13 @@ SEED_STRIDE = 1_000_003
 
 
 def lane_seed(plan: Plan, lane: Lane, seed: int) -> int:
-    """Return the seed of a lane's batches and dropout masks; the first lane's is the run's."""
-    return seed + SEED_STRIDE * plan.lanes.index(lane)
+    """Return the seed of a lane's batches and dropout masks; the first lane's is the run's. plan: the first one."""
+    return seed + SEED_STRIDE * _number(plan, lane)
+
+
+def _number(plan: Plan, lane: Lane) -> int:
+    """Return the number of a lane in the plan that dealt the rows; a single lane may have any name."""
+    return [each.name for each in plan.lanes].index(lane.name) if len(plan.lanes) > 1 else 0
 
 
 def lane_samples(plan: Plan, data_folder: Path, local: Mapping[str, int]) -> dict[str, int]:
@@ -42,18 +48,22 @@ def lane_samples(plan: Plan, data_folder: Path, local: Mapping[str, int]) -> dic
     return found
 
 
-def lane_weights(samples: Mapping[str, int]) -> dict[str, float]:
-    """Return each lane's share of all samples. samples: by lane, as `lane_samples` returns them."""
-    total = sum(samples.values())
-    return {name: count / total for name, count in samples.items()}
+def lane_weights(plan: Plan, samples: Mapping[str, int]) -> dict[str, float]:
+    """Return each lane's share of the samples of a plan's lanes.
+
+    samples: by lane, as `lane_samples` returns them of the first plan, which may have more lanes.
+    """
+    own = {lane.name: samples[lane.name] for lane in plan.lanes}
+    total = sum(own.values())
+    return {name: count / total for name, count in own.items()}
 
 
 def lane_rows(plan: Plan, lane: Lane, train_samples: int, seed: int) -> np.ndarray:
-    """Return the rows of the training split that a lane owns: int64 [samples]."""
+    """Return the rows of the training split that a lane owns: int64 [samples]. plan: the first one."""
     if len(plan.lanes) == 1:
         return np.arange(train_samples)
     dealt = np.random.Generator(np.random.PCG64([seed, train_samples])).permutation(train_samples)
-    own = _dealt(plan, train_samples) == plan.lanes.index(lane)
+    own = _dealt(plan, train_samples) == _number(plan, lane)
     return np.asarray(dealt[own], dtype=np.int64)
 
 
@@ -74,7 +84,10 @@ class Batches:
     def __init__(
         self, folder: Path, plan: Plan, lane: Lane, seed: int, device: torch.device, local: bool = False
     ) -> None:
-        """seed: the run's. local: whether the folder holds this lane's samples alone."""
+        """plan: the first one, which dealt the rows. seed: the run's.
+
+        local: whether the folder holds this lane's samples alone.
+        """
         self._data = PreparedData(folder)
         self._plan = plan
         count = self._data.size("train")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -43,6 +43,15 @@ SAVING_AT_STOP_S = 20.0
 MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
 MIN_INTERVAL_RATIO = 20.0
 """Least interval between checkpoints in multiples of the last one's duration: they take at most 5 % of the time."""
+
+
+Tensors = Mapping[str, torch.Tensor]
+"""Tensors by the keys of a checkpoint."""
+
+
+def name_of(key: str) -> str:
+    """Return the name of the parameter or buffer that a tensor's key is about."""
+    return key.split("|", 1)[1].split(":", 1)[-1]
 
 
 @record
@@ -165,13 +174,13 @@ def write_residuals(folder: Path, device: str, residuals: Mapping[str, torch.Ten
     return _write_tensors(folder, RESIDUALS + device, {FEEDBACK + key: t for key, t in residuals.items()})
 
 
-def read_residuals(folder: Path, device: str) -> dict[str, torch.Tensor]:
+def read_residuals(folder: Path, device: str, mark: CheckpointMark | None = None) -> dict[str, torch.Tensor]:
     """Return what the messages of a device had lost at a checkpoint; nothing if its plan had no error feedback there.
 
-    TryAgain if the file is damaged.
+    mark: as `verified_mark` returned it before. TryAgain if the file is damaged.
     """
     own = f"{RESIDUALS}{device}.safetensors"
-    files = [name for name in _verified_mark(folder).files if name == own]
+    files = [name for name in (mark or verified_mark(folder)).files if name == own]
     return dict(_tensors(folder, files, FEEDBACK))
 
 
@@ -255,7 +264,7 @@ def restore(folder: Path, holder: StateHolder, optimizer: NamedOptimizer, lane: 
     lane: where a checkpoint holds several lanes, this one's state is loaded, or the first one's if it has none.
     TryAgain if a file is damaged or a tensor is missing; then nothing is loaded.
     """
-    mark = _verified_mark(folder)
+    mark = verified_mark(folder)
     files = _files_of_lane(mark, lane)
     trained = {n: p for n, p in holder.parameters.items() if p.requires_grad}
     held = {**trained, **holder.buffers}
@@ -267,6 +276,22 @@ def restore(folder: Path, holder: StateHolder, optimizer: NamedOptimizer, lane: 
         for name, tensor in found.items():
             held[name].copy_(tensor.to(held[name].device))
     optimizer.load_state(dict(_tensors(folder, files, OPTIMIZER, set(trained))))
+
+
+def read_tensors(
+    folder: Path, lane: str, names: set[str], mark: CheckpointMark | None = None
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Return name -> tensors of parameters and buffers of a lane, by their keys.
+
+    mark: as `verified_mark` returned it before. TryAgain if a file is damaged or a tensor is missing.
+    """
+    files, found = _files_of_lane(mark or verified_mark(folder), lane), dict[str, dict[str, torch.Tensor]]()
+    for prefix in (MODEL, OPTIMIZER):
+        for key, tensor in _tensors(folder, files, prefix, names):
+            found.setdefault(name_of(prefix + key), {})[prefix + key] = tensor
+    if lacking := sorted(names - found.keys()):
+        raise TryAgain(f"{folder}: holds no {lacking[0]} ({len(lacking)} tensor(s) in all); delete it and run again")
+    return found
 
 
 def _files_of_lane(mark: CheckpointMark, lane: str) -> tuple[str, ...]:
@@ -281,7 +306,7 @@ def trained_tensors(folder: Path) -> Mapping[str, torch.Tensor]:
 
     After the last round all lanes hold the same.
     """
-    mark = _verified_mark(folder)
+    mark = verified_mark(folder)
     return dict(_tensors(folder, _files_of_lane(mark, ""), MODEL))
 
 
@@ -301,7 +326,8 @@ def _rounds(work: Path) -> list[tuple[int, Path]]:
     return [(int(number), path) for number, path in named if number.isdecimal()]
 
 
-def _verified_mark(folder: Path) -> CheckpointMark:
+def verified_mark(folder: Path) -> CheckpointMark:
+    """Return the mark of a checkpoint whose files have their digests; TryAgain if one is damaged."""
     mark = json_io.read(CheckpointMark, folder / MARK)
     bad = first_damaged(folder, mark, mark.files)
     if bad:
@@ -316,23 +342,10 @@ def _tensors(
         try:
             with safe_open(folder / name, framework="pt") as file:
                 for key in file.keys():
-                    if key.startswith(prefix) and (only is None or key.split(":", 1)[-1] in only):
+                    if key.startswith(prefix) and (only is None or name_of(key) in only):
                         yield key.removeprefix(prefix), file.get_tensor(key)
         except (OSError, SafetensorError) as error:
             raise TryAgain(f"{folder / name}: cannot be read ({error}); run again") from None
-
-
-class CheckpointWriters(Protocol):
-    """The operations on workers that saving a checkpoint needs."""
-
-    def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> Mapping[str, Mapping[str, Any]]:
-        """Return the header of one message of this kind from each device."""
-
-    def collect(self, devices: tuple[str, ...], folder: Path) -> None:
-        """Copy the files that these devices have written to a local folder."""
-
-    def send(self, devices: tuple[str, ...], kind: str, header: dict[str, Any]) -> None:
-        """Send a control message to these devices."""
 
 
 class CheckpointSaver:
@@ -350,7 +363,7 @@ class CheckpointSaver:
     ) -> None:
         self._training, self._work, self._clock = training, work, clock
         self.newest = found
-        self._last_s, self._took_s = clock(), 0.0
+        self._last_s, self._took_s, self._began_s = clock(), 0.0, 0.0
 
     def due(self, done: int) -> bool:
         """Return whether the state after `done` rounds is to be saved.
@@ -368,32 +381,16 @@ class CheckpointSaver:
         return done % every == 0 or self._clock() - self._last_s >= max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
 
     def prepare(self, done: int) -> None:
-        """Delete what an earlier attempt left in the next checkpoint's folder."""
+        """Delete what an earlier attempt left in the next checkpoint's folder; its writing begins now."""
         delete_checkpoint(checkpoint_folder(self._work, done))
+        self._began_s = self._clock()
 
-    def save(self, done: int, workers: CheckpointWriters, leaders: tuple[str, ...], commits: str) -> None:
-        """Wait until these devices have written their shards, collect these and mark the checkpoint as complete."""
-        self._complete(done, workers, leaders, commits, SAVING_S)
+    def complete(self, done: int, shards: Mapping[str, FileDigest], commits: str) -> None:
+        """Mark the state after `done` rounds as complete, whose shards all lie in its folder.
 
-    def save_now(self, done: int, workers: CheckpointWriters, leaders: tuple[str, ...], commits: str) -> None:
-        """Save the state after `done` committed rounds while the next one runs, unless it is saved already.
-
-        TryAgain if that fails or takes longer than SAVING_AT_STOP_S.
+        shards: file -> digest, from its writer. commits: the lines of the commit log up to there.
         """
-        if done > (self.newest.mark.round if self.newest else 0):
-            self.prepare(done)
-            workers.send(leaders, SAVE, {"round": done})
-            self._complete(done, workers, leaders, commits, SAVING_AT_STOP_S)
-
-    def _complete(
-        self, done: int, workers: CheckpointWriters, leaders: tuple[str, ...], commits: str, patience_s: float
-    ) -> None:
-        began_s = self._clock()
-        saved = workers.gather("saved", leaders, patience_s)
-        workers.collect(leaders, checkpoint_folder(self._work, done))
-        written = [shard for header in saved.values() for shard in header["shards"]]
-        shards = {str(h["file"]): FileDigest(bytes=int(h["bytes"]), sha256=str(h["sha256"])) for h in written}
         before = self.newest.folder if self.newest else None
         self.newest = mark_complete(self._work, done, shards, commits, before)
         self._last_s = self._clock()
-        self._took_s = self._last_s - began_s
+        self._took_s = self._last_s - self._began_s

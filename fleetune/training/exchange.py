@@ -11,9 +11,12 @@ import numpy as np
 import torch
 
 from fleetune.errors import Refused
+from fleetune.links.buffer import ALIGNMENT_BYTES, empty_buffer
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message, Received
-from fleetune.links.pacing import PacedSender, chunk_bytes
+from fleetune.links.peer import PacedSender, chunk_bytes
+from fleetune.program import Step
+from fleetune.recovery.holdings import Attempt
 from fleetune.training.measurements import ClockOffset
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (
@@ -21,12 +24,28 @@ DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.uint8, torch.bool,
 )}  # fmt: skip
 POLL_S = 0.5
+BACKUP_ITEMS = "backup"
+"""Kind of the messages that carry backups; they may arrive while later rounds run."""
+ABORT = "abort"
+"""Kind of the message that begins a later attempt."""
 BEAT_ACK, COORDINATOR_ALIVE = "heard", "here"
 """Kinds of the coordinator's messages about itself: the answer to a beat, and a sign of life."""
 
 
+FIRST_ATTEMPT = Attempt(0, 0)
+"""In which workers begin."""
+
+
 class Stopped(Exception):
     """Raised when the coordinator says stop; not an error."""
+
+
+class Aborted(Exception):
+    """Raised when the coordinator begins a later attempt, whatever the compute thread waits for; not an error."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__(str(attempt))
+        self.attempt = attempt
 
 
 Tensors = Mapping[Any, torch.Tensor]
@@ -68,23 +87,30 @@ class Exchange:
     changes only between rounds, so that rows keep their order and length within a round.
     """
 
-    def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device, revision: int) -> None:
+    def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device) -> None:
         self._endpoint = endpoint
         self._coordinator = coordinator
         self._device = device
-        self._revision = revision
         self._paced: dict[str, PacedSender] = {}
         self._limits: dict[str, int] = {}
         """Peer -> most bytes of a message to it, where that is less than the endpoint's."""
-        self._arrived: dict[TransferKey, Arrival] = {}
-        self._partial: dict[TransferKey, list[list[memoryview]]] = {}
+        self._beside: dict[str, tuple[PacedSender, int]] = {}
+        """Peer -> what sends beside the round's messages, and most bytes of one of its own."""
+        self._arrived: dict[tuple[Attempt, TransferKey], Arrival] = {}
+        self._partial: dict[tuple[Attempt, TransferKey], list[list[memoryview]]] = {}
         self._clock_offset = ClockOffset()
         self._control: list[Message] = []
+        self.attempt = FIRST_ATTEMPT
         self.round = 0
         self.offset_s = 0.0
         self.on_progress: Callable[[], None] = lambda: None
         self.waits_for = ""
         """Name of the peer that the compute thread waits for; no progress is expected meanwhile."""
+
+    @property
+    def name(self) -> str:
+        """Name of this worker's device."""
+        return self._endpoint.name
 
     def now_s(self) -> float:
         """Return the time in seconds of the coordinator's clock."""
@@ -95,10 +121,28 @@ class Exchange:
         self._limits[peer] = chunk_bytes(bytes_per_s, self._endpoint.limit_bytes)
         self._paced[peer] = PacedSender(lambda message: self._endpoint.send(peer, message), bytes_per_s)
 
+    def split(self, peer: str, limit_bytes: int) -> None:
+        """Send to a peer in messages of at most this size, from now on."""
+        self._limits[peer] = limit_bytes
+
+    def unpace(self) -> None:
+        """Send to all peers as fast as their links allow, from now on; what is still queued is not sent."""
+        self.close()
+        self._paced, self._limits, self._beside = {}, {}, {}
+
     def close(self) -> None:
         """End the threads that pace."""
-        for sender in self._paced.values():
+        for sender in (*self._paced.values(), *(sender for sender, _ in self._beside.values())):
             sender.close()
+
+    def send_beside(self, peer: str, key: TransferKey, tensors: Tensors, bytes_per_s: float) -> None:
+        """Send tensors no faster than this and in small pieces, so that other messages pass between them."""
+        if peer not in self._beside:
+            pieces = PacedSender(lambda message: self._endpoint.send(peer, message), bytes_per_s)
+            self._beside[peer] = (pieces, chunk_bytes(bytes_per_s, self._endpoint.limit_bytes))
+        sender, limit_bytes = self._beside[peer]
+        for message in self._messages(key, tensors, {}, limit_bytes):
+            sender.send(message)
 
     def send(self, peer: str, key: TransferKey, tensors: Tensors, described: Mapping[str, Any] | None = None) -> None:
         """Send tensors to a peer, or to this worker itself; their memory must not change until they have arrived.
@@ -108,8 +152,20 @@ class Exchange:
         if peer == self._endpoint.name:
             now_s = self.now_s()
             own = {k: tensor.detach() for k, tensor in tensors.items()}
-            self._arrived[key] = Arrival(own, now_s, now_s, 0, dict(described or {}))
+            self._arrived[self.attempt, key] = Arrival(own, now_s, now_s, 0, dict(described or {}))
             return
+        for message in self._messages(
+            key, tensors, described or {}, self._limits.get(peer, self._endpoint.limit_bytes)
+        ):
+            if peer in self._paced:
+                self._paced[peer].send(message)
+            else:
+                self._endpoint.send(peer, message)
+
+    def _messages(
+        self, key: TransferKey, tensors: Tensors, described: Mapping[str, Any], limit_bytes: int
+    ) -> Iterator[Message]:
+        """Yield the messages that carry tensors, each of at most `limit_bytes`."""
         listed, parts = [], []
         for number, tensor in tensors.items():
             flat = tensor.detach().contiguous().cpu()
@@ -117,7 +173,7 @@ class Exchange:
             listed.append([number, dtype, list(flat.shape)])
             parts.append(flat.view(-1).view(torch.uint8).numpy().data if flat.numel() else memoryview(b""))
         header = {
-            "revision": self._revision,
+            "attempt": self.attempt,
             "round": key.round,
             "lane": key.lane,
             "segment": key.segment,
@@ -126,21 +182,22 @@ class Exchange:
             "sent_s": self.now_s(),
             **({"described": dict(described)} if described else {}),
         }
-        cut = list(split_into_pieces(parts, self._limits.get(peer, self._endpoint.limit_bytes)))
+        cut = list(split_into_pieces(parts, limit_bytes))
         for number, piece in enumerate(cut):
             where = {"piece": [number, len(cut)]} if len(cut) > 1 else {}
-            message = Message(key.kind, {**header, **where}, piece)
-            if peer in self._paced:
-                self._paced[peer].send(message)
-            else:
-                self._endpoint.send(peer, message)
+            yield Message(key.kind, {**header, **where}, piece)
 
     def receive(self, key: TransferKey) -> Arrival:
         """Wait for a tensor message and return it."""
         with self._waits_for(key.sender):
-            while key not in self._arrived:
+            while (self.attempt, key) not in self._arrived:
                 self._receive_next()
-        return self._arrived.pop(key)
+        return self._arrived.pop((self.attempt, key))
+
+    def take(self, kind: str) -> list[tuple[TransferKey, Arrival]]:
+        """Return the tensor messages of a kind that have arrived, without waiting."""
+        keys = [at for at in self._arrived if at[0] == self.attempt and at[1].kind == kind]
+        return [(at[1], self._arrived.pop(at)) for at in keys]
 
     def send_control(self, kind: str, header: dict[str, Any], *parts: bytes) -> None:
         """Send a control message to the coordinator."""
@@ -159,8 +216,25 @@ class Exchange:
         """Drop messages of older rounds and use the newest measurement of the coordinator's clock."""
         self.round = round
         self.offset_s = self._clock_offset.offset_at_s(time.monotonic())
-        self._arrived = {key: arrival for key, arrival in self._arrived.items() if key.round >= round}
-        self._partial = {key: partial for key, partial in self._partial.items() if key.round >= round}
+        self._drop_old()
+
+    def at_step(self, step: Step) -> None:
+        """Do nothing before a step of the round; `faulty_worker` lets faults happen there."""
+
+    def start_attempt(self, attempt: Attempt) -> None:
+        """Drop messages of older attempts, from now on; those of this one that came early are kept, of any round."""
+        self.attempt, self.round = attempt, 0
+        self._control = [m for m in self._control if "attempt" not in m.header or attempt_of(m.header) >= attempt]
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        self._arrived = {at: arrival for at, arrival in self._arrived.items() if not self._is_old(*at)}
+        self._partial = {at: partial for at, partial in self._partial.items() if not self._is_old(*at)}
+
+    def _is_old(self, attempt: Attempt, key: TransferKey) -> bool:
+        """Tell whether a message is of an older attempt, or of an older round of this one."""
+        old_round = key.round < self.round and key.kind != BACKUP_ITEMS
+        return attempt < self.attempt or (attempt == self.attempt and old_round)
 
     @contextmanager
     def _waits_for(self, peer: str) -> Iterator[None]:
@@ -175,10 +249,14 @@ class Exchange:
         if received is None:
             return
         message = received.message
-        if received.sender != self._coordinator:
+        if received.sender != self._coordinator or "tensors" in message.header:
             self._store_tensors(received)
         elif message.kind == "stop":
             raise Stopped
+        elif message.kind == ABORT:
+            attempt = attempt_of(message.header)
+            if attempt > self.attempt:
+                raise Aborted(attempt)
         elif message.kind == BEAT_ACK:
             sent_s, there_s, answered_s = (float(message.header[n]) for n in ("sent_s", "came_s", "answered_s"))
             self._clock_offset.add(sent_s, there_s, answered_s, received.at_s)
@@ -189,12 +267,12 @@ class Exchange:
         """Store a tensor message until `receive` asks for it; Refused if it is malformed."""
         message, header = received.message, received.message.header
         try:
-            stale = header["revision"] != self._revision or int(header["round"]) < self.round
             round, segment, step = (int(header[name]) for name in ("round", "segment", "step"))
             key = TransferKey(message.kind, round, str(header["lane"]), segment, step, received.sender)
-            if stale:
+            attempt = attempt_of(header)
+            if self._is_old(attempt, key):
                 return
-            parts = self._assemble(key, header, [memoryview(part) for part in message.parts])
+            parts = self._assemble((attempt, key), header, [memoryview(part) for part in message.parts])
             if parts is None:
                 return
             tensors = _tensors(header["tensors"], parts, self._device)
@@ -205,9 +283,12 @@ class Exchange:
             ) from None
         size_bytes = sum(part.nbytes for part in parts)
         described = header.get("described", {})
-        self._arrived[key] = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes, described)
+        arrival = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes, described)
+        self._arrived[attempt, key] = arrival
 
-    def _assemble(self, key: TransferKey, header: dict[str, Any], parts: list[memoryview]) -> list[memoryview] | None:
+    def _assemble(
+        self, key: tuple[Attempt, TransferKey], header: dict[str, Any], parts: list[memoryview]
+    ) -> list[memoryview] | None:
         """Return the parts of a message, joined from all its pieces; None until the last piece is here."""
         number, count = header.get("piece", (0, 1))
         if count == 1:
@@ -223,8 +304,14 @@ class Exchange:
         return join_pieces([part for piece in partial for part in piece], sizes)
 
 
+def attempt_of(header: Mapping[str, Any]) -> Attempt:
+    """Return the attempt of a message; ValueError or TypeError if it is malformed."""
+    coordinator, number = header["attempt"]
+    return Attempt(int(coordinator), int(number))
+
+
 def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
-    """Return tensors over the received memory, without a copy on the CPU."""
+    """Return tensors over the received memory, copied only where it is not aligned: ZeroMQ packs small parts."""
     made: dict[Any, torch.Tensor] = {}
     for (number, dtype, shape), part in zip(described, parts, strict=True):
         kind = DTYPES[dtype]
@@ -234,8 +321,17 @@ def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -
         view = np.frombuffer(part, dtype=np.uint8)
         if not view.flags.writeable:
             view = _writable(view)
-        made[_key(number)] = torch.from_numpy(view).view(kind).view(shape).to(device)
+        made[_key(number)] = _aligned(torch.from_numpy(view).view(kind).view(shape).to(device))
     return made
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, or a copy of it if it lies where torch would not have put it.
+
+    A matrix product may add in another order, and so round otherwise, where an operand is not aligned: MKL 2024.2's
+    does on AMD's Zen 5. What a device computes must not depend on how its inputs came.
+    """
+    return tensor if tensor.data_ptr() % ALIGNMENT_BYTES == 0 else tensor.clone()
 
 
 def _key(described: Any) -> Any:
@@ -274,7 +370,7 @@ def join_pieces(slices: Sequence[memoryview], sizes: Sequence[int]) -> list[memo
     total = sum(part.nbytes for part in slices)
     if min(sizes, default=0) < 0 or sum(sizes) != total:
         raise ValueError(f"{total} bytes came, {sum(sizes)} were announced")
-    parts = [np.empty(size, dtype=np.uint8).data.cast("B") for size in sizes]  # each aligned for its own dtype
+    parts = [empty_buffer(size) for size in sizes]
     rest = iter(slices)
     source = memoryview(b"")
     for part in parts:

@@ -2,28 +2,37 @@
 
 A device is named only for its own faults: silence, or work without progress. A lost message is attributed to its link,
 and a device that waits for others is never named for the delay.
+
+Silence alone ends nothing. A device that was not heard within its limit, or whose connection has ended, is asked for a
+sign of life. It is lost if it gives none within a second limit, while another device is heard: if none is, the network
+of this machine is at fault, and that is waited for longer.
 """
 
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from fleetune.errors import Refused
 from fleetune.links.endpoint import Endpoint
-from fleetune.monitoring import FailureDetector
-from fleetune.monitoring.failure_detector import SILENT
+from fleetune.monitoring import FailureDetector, SilenceRule
+from fleetune.monitoring.failure_detector import SILENT, STUCK
 from fleetune.training.checkpoints import SAVING_S
 from fleetune.training.exchange import Exchange
 
-BEAT_S = 0.5
+BEAT_S = 0.25
 FAST_BEATS, FAST_BEAT_S = 10, 0.05
 """The first beats are frequent, since they measure the clocks before the first round."""
 COORDINATOR_TIMEOUT_S = 60.0
 LOADING, COMPUTING, SAVING, WAITING = "loading", "computing", "saving", "waiting"
 SILENCE_S = 10.0
+"""Longest silence of a device that loads or saves, and of all devices at once."""
+SILENCE = SilenceRule(activities=(COMPUTING, WAITING), gaps=3.0, floor_s=0.8, ceiling_s=5.0, mute_s=60.0)
+"""Longest silence of any other device. Confirmed within 2 s where beats come in time."""
+PROBE_S, MAX_PROBE_S = 0.8, 5.0
+"""A device has so long to answer when it is asked, or as long as its longest gap between beats, within these."""
 DOWN_S = 20.0
 LOADING_S = 900.0  # weights of a large model come from a disk
 COMPUTING_S = 60.0
@@ -114,6 +123,8 @@ class Fault:
     """Empty if no device is at fault."""
     why: str
     """Sentence that follows "device NAME" if there is one."""
+    link: tuple[str, str] | None = None
+    """(Source, target) of a message that was lost, or does not get through, while both live."""
 
 
 class _LinkReport(NamedTuple):
@@ -124,6 +135,14 @@ class _LinkReport(NamedTuple):
     """Sender -> messages that were lost."""
     down: Mapping[str, float]
     """Peer -> seconds without a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A question to a silent device for a sign of life."""
+
+    began_s: float
+    limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +162,18 @@ class Liveness:
         """round_s: the forecast duration of a round."""
         computing_s = max(COMPUTING_S, STUCK_ROUNDS * round_s)
         limits_s = {LOADING: LOADING_S, SAVING: SAVING_S, COMPUTING: computing_s}
-        self._detector = FailureDetector((), SILENCE_S, clock, limits_s)
+        self._detector = FailureDetector((), SILENCE_S, clock, limits_s, SILENCE)
+        self._probes: dict[str, _Probe] = {}
+        self._up: set[str] = set()
+        """Devices that this process was connected to when it looked last."""
         self._coordinator = coordinator
         self._beats: dict[str, _BeatState] = {}
+        self._names: set[str] = set()
+        """All devices that were ever monitored."""
+        self._back_s: dict[str, float] = {}
+        """Device -> when it came back; nobody could be connected to it before."""
+        self._forgiven: dict[tuple[str, str], int] = {}
+        """(Sender, receiver) -> messages whose loss has had its consequences."""
 
     def now_s(self) -> float:
         """Return the clock's time without the periods in which this process itself was suspended."""
@@ -154,12 +182,33 @@ class Liveness:
     def add_device(self, device: str) -> None:
         """Monitor a device from now on."""
         self._detector.add(device)
+        if device in self._names:
+            self._back_s[device] = self.now_s()
+        self._names.add(device)
+        self._forgiven = {link: count for link, count in self._forgiven.items() if link[1] != device}
+
+    def remove_device(self, device: str) -> None:
+        """Listen to a device no more; what others say of their links to it counts for nothing."""
+        self._detector.remove(device)
+        self._beats.pop(device, None)
+        self._probes.pop(device, None)
+        self._up.discard(device)
+
+    def forgive(self, receiver: str, lost: Mapping[str, Any]) -> None:
+        """Count these losses no more: what they belonged to is run again. lost: as in a beat of the receiver.
+
+        Refused if it cannot be read.
+        """
+        try:
+            self._forgiven |= {(str(sender), receiver): int(count) for sender, count in lost.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise Refused(f"device {receiver} counts lost messages in words that cannot be read ({error})") from None
 
     def record_beat(self, device: str, header: Mapping[str, Any], at_s: float) -> float:
         """Record a beat that arrived at `at_s`; return its send time by the sender's clock. Refused if malformed."""
         try:
             beat = _parse_beat(header)
-            strangers = {beat.waits_for, *beat.lost, *beat.down} - {"", self._coordinator, *self._detector.devices}
+            strangers = {beat.waits_for, *beat.lost, *beat.down} - {"", self._coordinator, *self._names}
             if strangers:  # names in a beat reach error messages, so only known devices are accepted
                 raise ValueError(f"{len(strangers)} names that no device has")
             self._detector.beat(device, beat.progress, beat.doing, at_s)
@@ -171,27 +220,60 @@ class Liveness:
         self._beats[device] = beat
         return beat.sent_s
 
+    def silent(self, down_here: Mapping[str, float]) -> tuple[str, ...]:
+        """Return devices to be asked for a sign of life, which are not yet. down_here: of the coordinator's links."""
+        up = {device for device in self._detector.devices if device not in down_here}
+        for device in self._up - up:
+            if device in self._detector.devices:
+                self._detector.suspect(device)
+        self._up = up
+        return tuple(device for device in self._silences_s() if device not in self._probes)
+
+    def begin_probe(self, device: str) -> None:
+        """Count from now how long a device takes to give a sign of life."""
+        limit_s = min(MAX_PROBE_S, max(PROBE_S, self._detector.longest_gap_s(device)))
+        self._probes[device] = _Probe(self.now_s(), limit_s)
+
+    def record_answer(self, device: str) -> None:
+        """Record a sign of life that a device gave when it was asked."""
+        if device in self._probes:
+            self._detector.sign_of_life(device)
+
+    def heard_again(self) -> tuple[str, ...]:
+        """Return devices that were asked and have given a sign of life since; they are told once."""
+        silent = self._silences_s()
+        found = tuple(device for device in self._probes if device not in silent)
+        for device in found:
+            del self._probes[device]
+        return found
+
     def find_fault(self, lost_here: Mapping[str, int], down_here: Mapping[str, float]) -> Fault | None:
         """Return the current fault, judged by the beats and the coordinator's own links; None if there is none."""
         suspicions = self._detector.suspicions()
-        silent = [suspicion for suspicion in suspicions if suspicion.kind == SILENT]
-        if silent:
-            return self._silent([c.device for c in silent], silent[0].since_s)
+        fault = self._confirmed({each.device: each.since_s for each in suspicions if each.kind == SILENT})
+        if fault is not None:
+            return fault
         reports = [_LinkReport(self._coordinator, lost_here, down_here)]
         reports += [_LinkReport(device, beat.lost, beat.down) for device, beat in self._beats.items()]
+        members = {self._coordinator, *self._detector.devices}
         for report in reports:
-            for sender, count in report.lost.items():
-                why = f"{count} message{' was' if count == 1 else 's were'} lost when the connection broke"
-                return Fault("", f"link {sender}>{report.device}: {why}{self._own_stall()}")
+            for sender, whole in report.lost.items():
+                count = whole - self._forgiven.get((sender, report.device), 0)
+                if count > 0 and sender in members:
+                    why = f"{count} message{' was' if count == 1 else 's were'} lost when the connection broke"
+                    self._forgiven[sender, report.device] = whole  # it is told once
+                    said = f"link {sender}>{report.device}: {why}{self._own_stall()}"
+                    return Fault("", said, (sender, report.device))
         for report in reports:
             for peer, seconds in report.down.items():
-                if seconds > DOWN_S:
-                    return Fault("", f"link {report.device}>{peer}: there is no connection for {seconds:.0f} s")
+                since_s = self.now_s() - self._back_s.get(peer, -math.inf)
+                if min(seconds, since_s) > DOWN_S and peer in members:
+                    why = f"link {report.device}>{peer}: there is no connection for {seconds:.0f} s"
+                    return Fault("", why, (report.device, peer))
         for suspicion in suspicions:
-            return Fault(
-                suspicion.device,
-                f"is stuck: it has made no progress in {suspicion.doing} for {suspicion.since_s:.0f} s",
-            )
+            if suspicion.kind == STUCK:
+                doing, since_s = suspicion.doing, suspicion.since_s
+                return Fault(suspicion.device, f"is stuck: it has made no progress in {doing} for {since_s:.0f} s")
         return None
 
     def explain_timeout(self, device: str, kind: str, patience_s: float) -> Fault:
@@ -210,13 +292,29 @@ class Liveness:
         doing = f"{self._beats[last].doing}" if last in self._beats else "not heard"
         return Fault(last, f"keeps the others waiting ({doing}): {device} did not say {kind!r} {within}: {waiting}")
 
-    def _silent(self, devices: Sequence[str], since_s: float) -> Fault:
-        first, *more = devices
-        if more and len(devices) == len(self._detector.devices):
-            names = ", ".join(devices)
-            return Fault("", f"none of the devices {names} was heard for {since_s:.0f} s; check this machine's network")
-        others = f"; so is {', '.join(more)}" if more else ""
-        return Fault(first, f"is silent for {since_s:.0f} s{others}")
+    def _silences_s(self) -> dict[str, float]:
+        """Return silent devices -> seconds since their last beat."""
+        return {each.device: each.since_s for each in self._detector.suspicions() if each.kind == SILENT}
+
+    def _confirmed(self, silent: Mapping[str, float]) -> Fault | None:
+        """Return the fault that is certain now. silent: devices -> seconds since their last beat."""
+        now_s = self.now_s()
+        for device, since_s in silent.items():
+            probe = self._probes.get(device)
+            if probe is None or now_s - probe.began_s <= probe.limit_s:
+                continue
+            others = [each for each in self._detector.devices if each != device]
+            if any(self._detector.last_sign_s(each) > probe.began_s for each in others):
+                more = [each for each in silent if each != device]
+                also = f"; so is {', '.join(more)}" if more else ""
+                return Fault(device, f"is silent for {since_s:.1f} s and gave no sign of life when asked{also}")
+            if min(silent.values()) > SILENCE_S and len(silent) == len(self._detector.devices):
+                if not others:
+                    return Fault(device, f"is silent for {since_s:.1f} s and gave no sign of life when asked")
+                names, none_s = ", ".join(silent), min(silent.values())
+                said = f"none of the devices {names} was heard for {none_s:.0f} s; check this machine's network"
+                return Fault("", said)
+        return None
 
     def _own_stall(self) -> str:
         stall_s = self._detector.longest_stall_s

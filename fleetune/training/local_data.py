@@ -1,23 +1,47 @@
 """Training on data that stay on their device: no sample or label leaves it as it is.
 
 Masks of padding cross cuts as they are: they tell how long texts are. Everything else that crosses has passed a layer
-with parameters. Labels stay where the lane begins, because the lane ends there too.
+with parameters; from values that no learned layer has changed, whoever receives them reads a model's inputs. Labels
+stay where the lane begins, because the lane ends there too.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from torch import nn
+
 from fleetune.checks import check_local_data
 from fleetune.contracts.plan import Lane, Plan
 from fleetune.data.prepared_data import MASK
 from fleetune.errors import Refused
+from fleetune.models import graph as g
 from fleetune.models.graph import Graph, parse_graph
-from fleetune.models.raw_values import raw_inputs
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values
 from fleetune.preparation.local_data import DeviceWork, prepare_on_devices
 from fleetune.training.task import DeviceData, TrainingTask
+
+
+def raw_inputs(graph: g.Graph, skeleton: nn.Module) -> dict[int, frozenset[str]]:
+    """Return node -> the inputs that reach it without any operation with parameters in between.
+
+    skeleton: the whole model. A frozen layer counts as learned, since it has parameters.
+    """
+    parameters = {name for name, _ in skeleton.named_parameters(remove_duplicate=False)}
+    owners = {name[:end] for name in parameters for end, letter in enumerate(name) if letter == "."}
+    named = {number: name for name, number in graph.inputs.items()}
+    found: dict[int, frozenset[str]] = {}
+    for node in graph.nodes:
+        if node.kind == g.INPUT:
+            found[node.id] = frozenset({named.get(node.id, node.target)})
+            continue
+        reads = [graph.node(number) for number in node.reads]
+        learned = node.kind == g.MODULE and node.target in owners
+        learned = learned or any(read.kind == g.ATTRIBUTE and read.target in parameters for read in reads)
+        found[node.id] = frozenset() if learned else frozenset[str]().union(*(found[read.id] for read in reads))
+    return found
+
 
 ALLOWED = frozenset({MASK})
 """Inputs that may cross a cut as they are."""

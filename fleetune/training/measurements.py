@@ -120,12 +120,20 @@ class RoundMeasurements:
         """Rows of the averages over lanes."""
         self.newest: list[TimelineRow] = []
         """Rows of the round that was added last."""
+        self.revised_from_round: int | None = None
+        """First round of a plan that followed the first one; rows of those rounds are not kept."""
         self._ordered_s: list[float] = []
         self._kept: dict[int, MeasuredRound] = {}
+
+    def revised(self, round: int) -> None:
+        """Note that another plan than the first one trains this round."""
+        self.revised_from_round = round if self.revised_from_round is None else min(round, self.revised_from_round)
 
     def add(self, round: int, measured: MeasuredRound) -> None:
         """Add a round; if too many are kept, drop the one that is farthest from the median so far."""
         self.newest = measured.rows
+        if self.revised_from_round is not None:
+            return
         bisect.insort(self._ordered_s, measured.round_s)
         self._kept[round] = measured
         if len(self._kept) > KEPT_ROUNDS:

@@ -22,7 +22,7 @@ from fleetune.clock import Clock
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
-from fleetune.training.moves import Moves, moved, permutes
+from fleetune.training.roles import Moves, moved, permutes
 
 MIN_GAIN = 0.1
 """Least relative gain for which blocks move."""
@@ -37,6 +37,12 @@ class Replanner:
         self._fleet, self._profile, self._clock = fleet, profile, Clock(fleet, profile)
         self._logged = dict(logged)
         self._busy_s: dict[str, list[float]] = {}
+
+    def follow(self, plan: Plan) -> None:
+        """Go on from another plan, with measurements of its own."""
+        if plan != self.plan:
+            self.plan = plan
+            self._busy_s.clear()
 
     def observe(self, busy_s: Mapping[str, float]) -> None:
         """Add each device's compute seconds of a round."""

@@ -4,7 +4,7 @@
     run      F: inputs (data, or what was received) -> values or the loss; B: gradients -> autograd
     send     a forward's values, or the gradients of what it has read; with letter R gradients of shared weights
     reduce   ring all-reduce of gradients and batch statistics; `tie` adds what came from segments with shared weights
-    pull, push, hand, collect: see `hub`
+    pull, push, hand, collect: see `collector`
 
 None of these changes a parameter that counts or a committed statistic; only `commit` does, and what `average` leaves
 belongs to the same transaction. With a collector, a worker's parameters are copies, which every round's `pull` renews.
@@ -20,14 +20,14 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, Action, Plan, parse_action
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.loss import loss_sum
-from fleetune.models.randomness import DrawContext
+from fleetune.models.randomness import RandomContext
 from fleetune.program import DeviceProgram, Step, steps
-from fleetune.program.averages import average_steps
+from fleetune.program.steps import average_steps
 from fleetune.training.averaging import Averager, Averages, state_of
 from fleetune.training.batches import lane_seed
+from fleetune.training.collector import Collector, pull_state, push_state
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
-from fleetune.training.hub import Collector, pull_state, push_state
 from fleetune.training.link_coding import LinkCoder
 from fleetune.training.seat import MicroBatchState, TrainingSeat
 
@@ -58,6 +58,8 @@ class RoundContext:
     collector: Collector | None = None
     averages: Averages | None = None
     averager: Averager | None = None
+    dealt: Plan | None = None
+    """The plan that dealt the lanes their samples and seeds, which they keep; None: `plan`."""
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     """What messages of links with error feedback have lost, which belongs to the device's state."""
 
@@ -92,6 +94,7 @@ class RoundRunner:
         if self._context.collector is not None:
             self._context.collector.start_round()
         for number, step in enumerate(self._program.round):
+            self._context.exchange.at_step(step)
             self._kinds[step.kind](step)
             if number in self._frees:
                 self._context.seats[step.action.lane, step.action.segment].held.pop(step.action.micro_batch)
@@ -101,6 +104,17 @@ class RoundRunner:
                 lane = seat.seat.lane.name
                 self._result.losses[lane] = self._result.losses.get(lane, 0.0) + seat.loss
         return self._result
+
+    def abandon(self) -> None:
+        """Free what a round that is broken off holds; its inputs, graphs and messages are needed no more.
+
+        Gradients, working statistics and residuals stay: of a prepared round they may still be committed, and the next
+        `run` starts without them.
+        """
+        for seat in self._context.seats.values():
+            seat.held.clear()
+            seat.arrivals.clear()
+            seat.terms.clear()
 
     def commit(self, round: int, scales: Mapping[str, float]) -> None:
         """Step the parameters with gradients times their lane's scale, and keep the round's batch statistics."""
@@ -151,12 +165,12 @@ class RoundRunner:
 
     def _forward(self, seat: TrainingSeat, action: Action) -> None:
         context, micro_batch = self._context, action.micro_batch
-        values = seat.take_inputs(micro_batch)
         first, _ = seat.seat.span
-        seed = lane_seed(context.plan, seat.seat.lane, context.seed)
-        draws = DrawContext(seed, context.exchange.round, micro_batch, first, context.plan.micro_batch_samples)
+        seed = lane_seed(context.dealt or context.plan, seat.seat.lane, context.seed)
+        draws = RandomContext(seed, context.exchange.round, micro_batch, first, context.plan.micro_batch_samples)
         start_s = context.exchange.now_s()
         with context.throttle.throttled():
+            values = seat.take_inputs(micro_batch)
             outputs = seat.runner.run(values, seat.seat.samples, draws)
             loss = self._mean_loss_share(seat, outputs, micro_batch) if seat.seat.is_last else None
         self._record_action(action, start_s, self._synchronized_now_s(seat))

@@ -1,7 +1,7 @@
 """Inputs of a training: the coordinator's, from the stage, and each worker's, from the coordinator."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -60,8 +60,32 @@ class TrainingTask:
     clock: Callable[[], float] = time.monotonic
     measured_busy: Callable[[int, Mapping[str, float]], Mapping[str, float]] = lambda round, busy_s: busy_s
     """(Round, device -> measured compute seconds) -> the seconds by which blocks are dealt anew."""
+    logged: Callable[[int], None] = lambda round: None
+    """Receives each round that is in the commit log and was not yet sent to the devices."""
     stop: StopRequest = field(default_factory=NoStopRequest)
     """Ends the training once it has a checkpoint of the last committed round."""
+    returns: bool = False
+    """True if lost devices are started again, and taken into the plan at the border of a round; with the first loss,
+    the `spares` too."""
+    revise: Callable[[Plan, Collection[str]], PlanResult] | None = None
+    """(Plan, devices that are lost) -> a plan for the others; Infeasible or Refused if there is none. None: a training
+    that loses a device ends, and goes on from its newest checkpoint when it is run again."""
+    around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult] | None = None
+    """(Plan, devices that are lost, straggler -> its compute seconds over those of its profile) -> a plan; Infeasible
+    if none is worth it. For `training.replan_stragglers`."""
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        """Profiled devices that the first plan leaves out, though its strategy might use them. None where samples or
+        roles belong to devices.
+        """
+        plan, result = self.plan.plan, self.plan
+        if not self.returns or self.revise is None or self.local or plan.collector or len(plan.lanes) > 1:
+            return ()
+        profiled = {times.device for times in self.profile.times}
+        usable = profiled & set(result.options.get("devices") or profiled)
+        names = (device.name for device in self.fleet.devices)
+        return tuple(name for name in names if name in usable and name not in plan.devices)
 
 
 @record
@@ -71,6 +95,7 @@ class WorkerTask:
     device: str
     run: str
     plan: Plan
+    """The first; each `Migration` brings the one that follows."""
     model: ModelRequest
     training: TrainingRequest
     seed: int
@@ -84,17 +109,12 @@ class WorkerTask:
     cores: float | None
     """CPU quota of an emulated device; None for full speed."""
     threads: int
-    first_round: int
-    state: str | None
-    """Folder of the checkpoint to resume from."""
     bind: str
     """Address that the worker listens on."""
     address: str = ""
     """Address that others connect to; empty for the bound one."""
     delays_s: dict[str, float] = field(default_factory=dict)
     """Sender -> latency of an emulated link, added at the receiver."""
-    paced_bytes_per_s: dict[str, float] = field(default_factory=dict)
-    """Peer -> rate that this worker's messages to it keep to, where the plan gives it a share of the link."""
 
 
 @record

@@ -3,11 +3,16 @@
 The worker's messages and the coordinator's answers:
 
     hello -> welcome          addresses of the other workers; from now on a beat every half second -> heard
-    loaded -> begin           all workers hold their units; the first round begins
-    ready r -> commit r       gradients are complete; parameters take their step; the next round begins
-              (checkpoint)    -> saved
+             abort a          attempt a begins: the running round ends, and the state is as before it
+    aborted a -> move a       what is held here -> under which plan to hold what (`migration.Migration`)
+    moved a -> drop_old a     all that the plan wants here is here -> it is made live, and all else is freed
+               start a r      round r runs
+    ready a r -> commit a r   gradients are complete; parameters take their step; the next round begins
+                (checkpoint)  -> saved
     save r                    -> saved: the state after r rounds, from a thread beside the running round
     stop                      ends the process, whatever it waits for
+
+What is prepared may be committed until the state moves on: a `move` may carry the commit of it.
 """
 
 import argparse
@@ -19,8 +24,8 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +33,30 @@ import torch
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
-from fleetune.contracts.metrics import TimelineRow
 from fleetune.errors import FleetuneError, Refused, TryAgain
-from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, CpuThrottle, is_out_of_memory
+from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.peer import Tap
-from fleetune.models.process_memory import peak_memory_bytes
-from fleetune.program import DeviceProgram
-from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint, read_residuals
-from fleetune.training.committed_state import CommittedState
-from fleetune.training.exchange import Exchange, Stopped
-from fleetune.training.gradients import gradient_norms, pack_norms
+from fleetune.models.segment import peak_memory_bytes
+from fleetune.recovery.holdings import Version
+from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
+from fleetune.training.exchange import Aborted, Exchange, Stopped, attempt_of
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
-from fleetune.training.moves import Moves, moved
-from fleetune.training.roles import averages_after, keeps_residuals
-from fleetune.training.rounds import RoundContext, RoundResult, RoundRunner
+from fleetune.training.migration import Migration, describe_version, parse_version
+from fleetune.training.rounds import RoundResult
+from fleetune.training.running_plan import RunningPlan
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
-from fleetune.training.worker_state import ModelDescription, load_state
+from fleetune.training.worker_holdings import WorkerHoldings, due
+from fleetune.training.worker_links import Peer, WorkerLinks
+from fleetune.training.worker_state import CommittedState
 
 EXIT_DELAY_S = 0.5
-KEPT_CHECKPOINTS = 2
-"""Number of checkpoints that stay on a device."""
 
 
-def main(tap: Tap | None = None) -> int:
-    """Run one worker; return the exit code, 0 if the coordinator said stop. tap: see `Endpoint.tap`."""
+def main(tap: Tap | None = None, exchange: Callable[[Endpoint, str, torch.device], Exchange] = Exchange) -> int:
+    """Run one worker; return the exit code, 0 if the coordinator said stop. tap: of `Endpoint`. exchange: makes it."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--task", type=Path, required=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a machine that shuts down: the coordinator lets it write first
@@ -62,29 +64,23 @@ def main(tap: Tap | None = None) -> int:
     secrets = json_io.parse(WorkerKeys, sys.stdin.buffer.readline(), "keys on stdin")
     torch.set_num_threads(task.threads)
     keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
-    allowed = {name: key.encode() for name, key in secrets.peers.items()}
-    allowed[COORDINATOR] = secrets.coordinator_public.encode()
+    allowed = {n: key.encode() for n, key in {**secrets.peers, COORDINATOR: secrets.coordinator_public}.items()}
     listen = Listen(bind=task.bind, address=task.address, delays_s=task.delays_s, urgent=SAVE)
     with Endpoint(task.device, keys, allowed, run=task.run, listen=listen, note=_note) as endpoint:
         endpoint.tap = tap
         endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
-        return _serve(task, endpoint, allowed)
+        return _serve(task, endpoint, allowed, exchange(endpoint, COORDINATOR, torch.device(task.accelerator)))
 
 
-def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> int:
-    exchange = Exchange(endpoint, COORDINATOR, torch.device(task.accelerator), task.plan.revision)
+def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes], exchange: Exchange) -> int:
     beat = Heartbeat(exchange, endpoint, COORDINATOR, lambda why: _exit_abandoned(exchange, why))
     try:
         exchange.send_control("hello", {"address": endpoint.address, "pid": os.getpid()})
         with beat.running():
-            described = ModelDescription(task)
-            program = described.program(task.plan)
             addresses = exchange.recv_control("welcome").header["addresses"]
-            for peer in program.peers:
-                endpoint.connect(peer, addresses[peer], allowed[peer])
-            for peer, bytes_per_s in task.paced_bytes_per_s.items():
-                exchange.pace(peer, bytes_per_s)
-            _Worker(task, _Links(exchange, endpoint, beat), described, program).run()
+            others = {name: key for name, key in allowed.items() if name != COORDINATOR}
+            peers = {name: Peer(str(addresses.get(name, "")), key) for name, key in others.items()}
+            _Worker(task, WorkerLinks(exchange, endpoint, beat, peers)).run()
         return 0
     except Stopped:
         exchange.close()
@@ -94,135 +90,116 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes]) -> i
             print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
         if is_out_of_memory(error):
             return OUT_OF_MEMORY_EXIT_CODE  # the coordinator reports the device's memory
-        code = error.exit_code if isinstance(error, FleetuneError) else TryAgain.exit_code
-        known = (
-            error if isinstance(error, FleetuneError) else filesystem.disk_error(error, filesystem.folders(task.work))
-        )
-        why = str(known) if known else f"{type(error).__name__}: {error}"
+        ours = error if isinstance(error, FleetuneError) else None
+        code = ours.exit_code if ours else TryAgain.exit_code
+        known = ours or filesystem.disk_error(error, filesystem.folders(task.work))
+        why = str(known or f"{type(error).__name__}: {error}")
         exchange.send_control("failed", {"why": why[:2000], "trace": traceback.format_exc()[-4000:], "exit_code": code})
         return code
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
-    """The worker's connections."""
-
-    exchange: Exchange
-    endpoint: Endpoint
-    beat: Heartbeat
-
-
 class _Worker:
-    """Holds the device's seats, and runs the loop over rounds."""
+    """Holds what the plan wants on its device, and obeys the coordinator."""
 
-    def __init__(self, task: WorkerTask, links: _Links, described: ModelDescription, program: DeviceProgram) -> None:
-        self._task, self._exchange, self._endpoint, self._beat = task, links.exchange, links.endpoint, links.beat
+    def __init__(self, task: WorkerTask, links: WorkerLinks) -> None:
+        self._task, self._links = task, links
+        self._exchange, self._endpoint, self._beat = links.exchange, links.endpoint, links.beat
         self._device = torch.device(task.accelerator)
-        self._parameter_order = {name: index for index, name in enumerate(described.trainable)}
-        self._held = load_state(task, described)
-        self._throttle = CpuThrottle(task.cores)
-        self._sent_before: dict[str, int] = {}
+        self._held = WorkerHoldings(task, links)
         self._saved: list[int] = []
-        self._described = described
-        self._context = RoundContext(
-            plan=task.plan,
-            seed=task.seed,
-            seats=self._held.seats,
-            exchange=links.exchange,
-            throttle=self._throttle,
-            collector=self._held.collector,
-            averages=self._held.averages,
-            averager=self._held.averager,
-        )
-        self._rounds = RoundRunner(program, self._context)
-        fed = {task.device: self._context.feedback} if keeps_residuals(task.plan, task.device) else {}
-        if fed and task.state is not None:
-            self._context.feedback.load(read_residuals(Path(task.state), task.device))
-        self._state = CommittedState(self._held.shards(task.plan), task.first_round, fed)
+        self._obeys: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            "move": self._move,
+            "drop_old": self._drop_old,
+            "start": self._start,
+            "commit": self._commit,
+            "release": self._release,
+        }
 
     def run(self) -> None:
-        """Run rounds until the coordinator says stop."""
+        """Obey until the coordinator says stop."""
         threading.Thread(target=self._save_on_request, name="save", daemon=True).start()
-        self._exchange.send_control("loaded", {})
-        self._exchange.recv_control("begin")
-        self._beat.doing = COMPUTING
-        averaged: list[TimelineRow] = []
-        for round in range(self._task.first_round, self._task.training.rounds):
-            work = self._rounds.run(round)
-            work.rows[:0] = averaged
-            bad = next((loss for loss in work.losses.values() if not math.isfinite(loss)), None)
-            if bad is not None:
-                raise Refused(
-                    f"training: round {round} has a loss of {bad}; choose a smaller learning_rate, or clip_norm"
-                )
-            self._report(round, work)
-            commit = self._wait_for_commit(round)
-            while len(self._saved) > KEPT_CHECKPOINTS:  # the newest is complete: it was collected before this commit
-                delete_checkpoint(checkpoint_folder(Path(self._task.work), self._saved.pop(0)))
-            with self._throttle.throttled(), self._state.advance():
-                self._rounds.commit(round, {lane: float(scale) for lane, scale in commit["scales"].items()})
-                averages = averages_after(self._task.plan, round, self._task.training.rounds)
-                averaged = self._rounds.average() if averages else []
-                if moves := commit.get("moves"):
-                    self._deal({lane: tuple(units) for lane, units in moves.items()})
-            self._bytes_sent()  # an average's bytes are in its rows, not in the next round's
-            if commit["checkpoint"] and self._state.is_saved_here:
-                self._save(round + 1)
-        self._exchange.recv_control("nothing but stop")
+        self._held.describe_program()  # while the coordinator reads the model too
+        while True:
+            try:
+                message = self._exchange.recv_control(*self._obeys)
+                if attempt_of(message.header) == self._exchange.attempt:
+                    self._obeys[message.kind](message.header)
+            except Aborted as aborted:
+                self._held.enter(aborted.attempt)
 
-    def _deal(self, moves: Moves) -> None:
-        """Let lanes train other units from the next round on."""
-        plan = moved(self._context.plan, moves)
-        self._held.deal(plan, self._described)
-        self._context = replace(self._context, plan=plan)
-        self._rounds = RoundRunner(self._described.program(plan), self._context)
+    # ---------------------------------------------------------------- recovery
 
-    def _report(self, round: int, work: RoundResult) -> None:
+    def _move(self, header: Mapping[str, Any]) -> None:
+        self._held.move(json_io.load(Migration, header["order"], "migration"))
+
+    def _drop_old(self, header: Mapping[str, Any]) -> None:
+        self._held.drop_old(parse_version(header["version"]))
+
+    def _release(self, header: Mapping[str, Any]) -> None:
+        self._held.release(parse_version(header["version"]))
+
+    # ------------------------------------------------------------------ rounds
+
+    def _start(self, header: Mapping[str, Any]) -> None:
+        """Run a round, if all before it are done here."""
+        running = self._held.running
+        if self._held.settled and running is not None:
+            if header["round"] != running.state.done:
+                done = running.state.done
+                raise TryAgain(f"was told to begin round {header['round']} with {done} rounds done")
+            self._run_round(running, header["round"])
+
+    def _run_round(self, running: RunningPlan, round: int) -> None:
+        """Run one round up to its report."""
+        work = running.rounds.run(round)
+        work.rows[:0] = self._held.averaged
+        bad = next((loss for loss in work.losses.values() if not math.isfinite(loss)), None)
+        if bad is not None:
+            raise Refused(f"training: round {round} has a loss of {bad}; choose a smaller learning_rate, or clip_norm")
+        self._report(running, round, work)
+        self._held.prepared = (round, self._exchange.attempt)
+
+    def _commit(self, commit: Mapping[str, Any]) -> None:
+        """Apply the prepared round if this is its commit; save it and go on, as it says."""
+        held = self._held
+        if not held.settled or due(commit) != held.prepared:
+            return
+        running = held.apply(commit)
+        for done in set(self._saved) - set(commit["kept"]):
+            delete_checkpoint(checkpoint_folder(Path(self._task.work), done))
+            self._saved.remove(done)
+        if commit["checkpoint"] and running.state.is_saved_here:
+            self._save(running.state)
+        if commit["backup"]:
+            held.back_up(running)
+        held.end_backup(running)
+        if commit["starts_next"]:
+            self._run_round(running, commit["round"] + 1)
+
+    def _report(self, running: RunningPlan, round: int, work: RoundResult) -> None:
         """Report the round's losses, gradient norms, memory, bytes and timeline rows to the coordinator."""
         header = {
             "round": round,
+            "attempt": self._exchange.attempt,
             "losses": work.losses,
-            "norms": self._norms(round),
+            "norms": running.norms(round),
             "peak_memory_bytes": peak_memory_bytes(self._device),
-            "sent_bytes": self._bytes_sent(),
+            "sent_bytes": self._links.bytes_sent(),
         }
         self._exchange.send_control("ready", header, encode_rows(work.rows))
 
-    def _norms(self, round: int) -> dict[str, dict[str, Any]]:
-        """Return the packed norms of all gradients that this device steps, by lane; Refused if one is not finite.
-
-        Only those that clipping needs are packed: each group's leader reports, and of a weight that several segments
-        share the first of them. A collector reports what it has summed, as the first lane's.
-        """
-        found: dict[str, dict[str, torch.Tensor]] = {}
-        with self._throttle.throttled():
-            for each in self._held.seats.values():
-                norms = gradient_norms(each.optimizer.gradients(), round)
-                if each.seat.is_leader and not self._task.plan.collector:
-                    mine = {
-                        n: norm
-                        for n, norm in norms.items()
-                        if each.tied.get(n, (each.seat.index,))[0] == each.seat.index
-                    }
-                    found.setdefault(each.seat.lane.name, {}).update(mine)
-            if self._held.collector is not None:
-                gradients = self._held.collector.optimizer.gradients()
-                found[self._task.plan.lanes[0].name] = gradient_norms(gradients, round)
-        if self._task.training.clip_norm is None:
-            return {}
-        return {lane: pack_norms(norms, self._parameter_order) for lane, norms in found.items()}
-
-    def _save(self, done: int) -> None:
-        """Write this device's shards of the checkpoint after `done` rounds and report their digests."""
+    def _save(self, state: CommittedState) -> None:
+        """Write this device's shards of the checkpoint of its state and report their digests."""
         self._beat.doing = SAVING
-        self._write(done)
+        self._write(state, state.done)
         self._beat.doing = COMPUTING
-        self._saved.append(done)
 
-    def _write(self, done: int) -> None:
-        written = self._state.write(checkpoint_folder(Path(self._task.work), done), done)
+    def _write(self, state: CommittedState, done: int) -> None:
+        written = state.write(checkpoint_folder(Path(self._task.work), done), done)
         shards = [{"file": shard.file, **json_io.dump(shard.digest)} for shard in written]
-        self._exchange.send_control("saved", {"round": done, "shards": shards})
+        said = {**describe_version(Version(done, state.version.attempt)), "shards": shards}
+        self._saved.append(done)
+        self._exchange.send_control("saved", said)
 
     def _save_on_request(self) -> None:
         """Write the state whenever the coordinator asks for it, whatever the running round waits for or computes."""
@@ -230,24 +207,15 @@ class _Worker:
             if received.sender != COORDINATOR:
                 continue
             try:
-                self._write(int(received.message.header["round"]))
-            except (FleetuneError, OSError, RuntimeError, LookupError, TypeError, ValueError) as error:
+                running = self._held.running
+                assert running is not None, "a device that saves is in the plan"
+                self._write(running.state, int(received.message.header["round"]))
+            except Exception as error:
+                if is_out_of_memory(error):
+                    print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
+                    os._exit(OUT_OF_MEMORY_EXIT_CODE)  # the coordinator reports the device's memory
                 why = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
                 self._exchange.send_control("failed", {"why": why[:2000], "exit_code": TryAgain.exit_code})
-
-    def _wait_for_commit(self, round: int) -> dict[str, Any]:
-        """Wait for the commit of this round, skipping older ones, which were applied already."""
-        while True:
-            header = self._exchange.recv_control("commit").header
-            if header["round"] == round:
-                return header
-
-    def _bytes_sent(self) -> dict[str, int]:
-        """Return the bytes sent to each worker since the last call."""
-        now = {peer: n for peer, n in self._endpoint.sent_bytes.items() if peer != COORDINATOR}
-        delta = {peer: n - self._sent_before.get(peer, 0) for peer, n in now.items()}
-        self._sent_before = now
-        return {peer: n for peer, n in delta.items() if n}
 
 
 def _exit_abandoned(exchange: Exchange, why: str) -> None:

@@ -2,120 +2,176 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from fleetune.clock import Clock
-from fleetune.contracts import json_io
-from fleetune.contracts.fleet import PROCESS
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
 from fleetune.formatting import gigabytes
-from fleetune.launching import (
-    MALLOC_ENVIRONMENT,
-    Command,
-    Job,
-    describe_exit,
-    describe_used_memory,
-    thread_environment,
-)
-from fleetune.links.authentication import KeyPair, new_key_pair
+from fleetune.launching import Job, describe_exit, describe_used_memory
+from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message, Received
-from fleetune.models.source import local_folders, with_local_source
 from fleetune.monitoring import EventLog
 from fleetune.program import seats_of
-from fleetune.training.checkpoints import CHECKPOINTS, StoredCheckpoint
-from fleetune.training.exchange import BEAT_ACK, COORDINATOR_ALIVE
-from fleetune.training.liveness import LOADING_S, Fault, Liveness, PeriodicThread
+from fleetune.recovery.holdings import Attempt
+from fleetune.training.checkpoints import CHECKPOINTS
+from fleetune.training.device_watch import (
+    DeviceWatch,
+    FellSilent,
+    Found,
+    HeardAgain,
+    Lost,
+    MessageLost,
+    NotBack,
+    Said,
+    in_background,
+)
+from fleetune.training.exchange import ABORT, BEAT_ACK, COORDINATOR_ALIVE, FIRST_ATTEMPT, Exchange, attempt_of
+from fleetune.training.liveness import Fault, Liveness, PeriodicThread
 from fleetune.training.measurements import decode_rows
-from fleetune.training.task import COORDINATOR, TrainingTask, WorkerKeys, WorkerTask
+from fleetune.training.parcels import FETCH, PARCEL_BYTES
+from fleetune.training.returns import Returning
+from fleetune.training.task import COORDINATOR, TrainingTask
+from fleetune.training.worker_command import WorkerCommands
 
-WORKER = "fleetune.training.worker"
-TASK = "task.json"
 STARTING_S = 120.0
-POLL_S = 0.2
+POLL_S = 0.04
+"""Interval of the checks of devices; the end of a process or of a connection is found at once."""
 ALIVE_INTERVAL_S = 2.0
 FINAL_MESSAGE_S = 1.0
 MAX_REASON_CHARACTERS = 2000
 END_S = 3.0
 """Seconds that workers have to end when they are told to."""
-WORKER_MESSAGES = ("hello", "loaded", "ready", "saved")
-"""Kinds of messages that `gather` waits for."""
-
-
-class StopAsked(Exception):
-    """Raised when the run is told to end; not an error."""
+DISMISSED_S = 1.0
+"""Longest wait for the end of a device that was given up: its engine may be out of reach."""
+WORKER_MESSAGES = ("hello", "aborted", FETCH, "moved", "ready", "saved", "backed_up")
+"""Kinds of messages that `receive` returns."""
 
 
 class WorkerGroup:
     """The workers of all devices in a plan, started together and stopped together."""
 
-    def __init__(self, task: TrainingTask, found: StoredCheckpoint | None, events: EventLog) -> None:
-        """found: the checkpoint to resume from."""
+    def __init__(self, task: TrainingTask, state: Path | None, events: EventLog) -> None:
+        """Start all workers and wait for their first messages; TryAgain if one of them ends meanwhile.
+
+        state: folder of the checkpoint that they will read.
+        """
         self._task, self._events = task, events
-        self.devices = task.plan.plan.devices
-        self._run = secrets.token_hex(8)
-        self._first_round = found.mark.round if found else 0
-        self._state = found.folder if found else None
+        self.devices = (*task.plan.plan.devices, *task.spares)
+        """All that are started, spares later."""
+        run = secrets.token_hex(8)
+        self._attempt = FIRST_ATTEMPT
         self._jobs: dict[str, Job] = {}
-        self._pending: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        self._received: list[Found] = []
         self._liveness = Liveness(COORDINATOR, task.plan.objective, time.monotonic)
-        keys = {device: new_key_pair() for device in self.devices}
-        self._keys = new_key_pair()
+        keys, own_keys = {device: new_key_pair() for device in self.devices}, new_key_pair()
         self._public = {device: pair.public for device, pair in keys.items()}
-        self._connected: set[str] = set()
+        self._returning = Returning()
+        self._connected: dict[str, str] = {}
+        """Device -> the address that it listens on."""
+        self._gone, self._back = set[str](task.spares), set[str]()
         listen = Listen(bind=task.sites.listen)
-        self._endpoint = Endpoint(
-            COORDINATOR, self._keys, self._public, run=self._run, listen=listen, note=self._log_refused
+        self._endpoint = Endpoint(COORDINATOR, own_keys, self._public, run=run, listen=listen, note=self._log_refused)
+        self._commands = WorkerCommands(
+            task=task,
+            run=run,
+            keys=keys,
+            coordinator_address=self._endpoint.address,
+            coordinator_public=own_keys.public,
         )
+        self.exchange = Exchange(self._endpoint, COORDINATOR, torch.device("cpu"))
+        """What sends tensors to workers."""
+        self._watch = DeviceWatch(self._endpoint)
         self._alive_thread = PeriodicThread(self._announce_alive, lambda: ALIVE_INTERVAL_S)
         try:
             self._alive_thread.__enter__()
-            self._start(keys)
+            self._start(state)
+            self._connect_workers()
         except BaseException as error:
             self.end(at_once=not isinstance(error, Exception))
             raise
 
-    def gather(
-        self, kind: str, devices: tuple[str, ...], patience_s: float, stop: Callable[[], bool] = lambda: False
-    ) -> dict[str, dict[str, Any]]:
-        """Return the header of one message of this kind from each device.
+    @property
+    def living(self) -> tuple[str, ...]:
+        """Devices that were started and not lost."""
+        return tuple(device for device in self.devices if device not in self._gone)
 
-        TryAgain if a device fails or is too late; StopAsked as soon as `stop` returns True.
+    def now_s(self) -> float:
+        """Return the time without the periods in which this process itself was suspended."""
+        return self._liveness.now_s()
+
+    def receive(self) -> list[Found]:
+        """Return what has come or was found out, in this order, waiting for it up to POLL_S.
+
+        Refused for a message that is malformed; the error of a worker that has failed in a way that no other one can
+        make good; TryAgain if a link is down, or if nobody is heard.
         """
-        found: dict[str, dict[str, Any]] = {}
-        give_up_s = self._liveness.now_s() + patience_s
-        while len(found) < len(devices):
-            if stop():
-                raise StopAsked
-            for device in devices:
-                for index, (other, header) in enumerate(self._pending.get(device, [])):
-                    if other == kind and device not in found:
-                        found[device] = header
-                        self._pending[device].pop(index)
-                        break
-            if len(found) == len(devices):
-                break
+        if not self._received:
             self._receive_all()
-            self._raise_failures()
-            if self._liveness.now_s() > give_up_s:
-                late = next(device for device in devices if device not in found)
-                raise self._fault_error(self._liveness.explain_timeout(late, kind, patience_s))
+            self._received += [*self._losses(), *self._returning.take_failed()]
+        found, self._received = self._received, []
         return found
 
-    def collect(self, devices: tuple[str, ...], folder: Path) -> None:
+    def begin_attempt(self, attempt: Attempt, devices: Sequence[str]) -> None:
+        """Tell these devices to end their round; from now on messages of older attempts are dropped."""
+        self._attempt = self.exchange.attempt = attempt
+        self._received = [each for each in self._received if not (isinstance(each, Said) and self._is_old(each.header))]
+        self._liveness.forgive(COORDINATOR, self._endpoint.lost_from)
+        self.send(devices, ABORT, {"attempt": attempt})
+
+    def give_up(self, device: str, kind: str, patience_s: float) -> Lost:
+        """Return the loss of the device that is behind a missing message; TryAgain if it is none of them."""
+        return self._lost(self._liveness.explain_timeout(device, kind, patience_s))
+
+    def probe(self, device: str) -> None:
+        """Ask a device for a sign of life; what follows is a `HeardAgain`, or a `Lost`."""
+        self._liveness.begin_probe(device)
+        self._watch.ask(device, self._connected[device], lambda: device in self._gone)
+
+    def dismiss(self, device: str) -> None:
+        """End a device's process, if it lives, and listen to it no more."""
+        self._gone.add(device)
+        self._connected.pop(device, None)
+        self._liveness.remove_device(device)
+        in_background(f"dismiss-{device}", lambda: self._jobs[device].stop(grace_s=0.0)).join(DISMISSED_S)
+
+    def start_again(self, device: str) -> None:
+        """Start the worker of a lost or spare device, without waiting for it: it says hello, or `NotBack` tells why
+        not.
+        """
+        job = self._jobs.get(device)
+        if job is not None and job.poll() is None:
+            self._received.append(NotBack(device, "is not started again, as its worker has not ended"))
+            return
+        self._endpoint.disconnect(device)
+        self._returning.start(device, self._task.sites.launcher(device), self._commands.of(device, None))
+
+    @property
+    def returned(self) -> dict[str, str]:
+        """Device -> the address that it listens on, of those that have come back."""
+        return {device: address for device, address in self._connected.items() if device in self._back}
+
+    def limit_cpu(self) -> None:
+        """Hold all workers to their devices' CPU shares, once they have loaded."""
+        for device in self.living:
+            self._jobs[device].limit_cpu()
+
+    def _is_old(self, header: Mapping[str, Any]) -> bool:
+        return "attempt" in header and attempt_of(header) < self._attempt
+
+    def collect(self, devices: Iterable[str], folder: Path) -> None:
         """Copy the files that these devices have written to a local folder."""
         for device in devices:
             self._jobs[device].collect(folder)
 
-    def broadcast(self, kind: str, header: dict[str, Any]) -> None:
-        """Send a control message to every worker."""
-        self.send(self.devices, kind, header)
-
-    def send(self, devices: tuple[str, ...], kind: str, header: dict[str, Any]) -> None:
+    def send(self, devices: Iterable[str], kind: str, header: dict[str, Any]) -> None:
         """Send a control message to these workers."""
         for device in devices:
             self._endpoint.send(device, Message(kind, header))
@@ -131,7 +187,7 @@ class WorkerGroup:
     def end(self, at_once: bool = False) -> None:
         """Stop every worker and the coordinator's links; `at_once`: without waiting for what they do. Repeatable."""
         self._alive_thread.__exit__()
-        for device in self._connected:
+        for device in list(self._connected):
             if self._endpoint.connected(device):
                 self._endpoint.send(device, Message("stop", {}))
         patience_s = time.monotonic() + (0.0 if at_once else END_S)
@@ -140,75 +196,34 @@ class WorkerGroup:
             if job.wait(max(0.0, patience_s - time.monotonic())) is None:
                 job.stop(grace_s=0.0)
 
-        with ThreadPoolExecutor(max(1, len(self._jobs)), thread_name_prefix="end-worker") as pool:
-            list(pool.map(end, self._jobs.values()))
+        jobs = [*self._jobs.values(), *self._returning.take_all()]
+        with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="end-worker") as pool:
+            list(pool.map(end, jobs))
+        self._returning.close()
+        self._watch.close()
         self._endpoint.close()
 
-    def _start(self, keys: dict[str, KeyPair]) -> None:
+    def _start(self, state: Path | None) -> None:
         task = self._task
-        state = self._state
-        read = [task.model_folder, *local_folders(task.model), *([state] if state else [])]
         task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        for device in self.devices:
-            folder = task.work / "workers" / device
-            json_io.write(self._worker_task(device, state), folder / TASK)
-            others = {name: pair.public.decode() for name, pair in keys.items() if name != device}
-            line = WorkerKeys(
-                public=keys[device].public.decode(),
-                secret=keys[device].secret.decode(),
-                coordinator_address=self._endpoint.address,
-                coordinator_public=self._keys.public.decode(),
-                peers=others,
-            )
-            command = Command(
-                module=WORKER,
-                arguments=("--task", str(folder / TASK)),
-                first_line=json_io.text(line).replace("\n", " ").encode(),
-                environment={**MALLOC_ENVIRONMENT, **thread_environment(task.fleet.device(device).threads)},
-                log=self._log(device),
-                reads=(folder, *read, *(() if device in task.local else (task.data_folder,))),
-                writes=(task.work / CHECKPOINTS,),
-                device_writes=(task.local[device].folder.parent,) if device in task.local else (),
-            )
-            self._jobs[device] = task.sites.launcher(device).start(command)
-        self._connect_workers()
-
-    def _worker_task(self, device: str, state: Path | None) -> WorkerTask:
-        task, facts, listen = self._task, self._task.fleet.device(device), self._task.sites.listen_settings(device)
-        return WorkerTask(
-            device=device,
-            run=self._run,
-            plan=task.plan.plan,
-            model=with_local_source(task.model),
-            training=task.training,
-            seed=task.seed,
-            model_folder=str(task.model_folder),
-            data_folder=str(task.local[device].folder if device in task.local else task.data_folder),
-            local_samples={owner: data.samples for owner, data in task.local.items()},
-            work=str(task.work),
-            accelerator=facts.accelerator,
-            cores=facts.cores if facts.emulated and facts.launcher == PROCESS else None,
-            threads=facts.threads,
-            first_round=self._first_round,
-            state=str(state) if state else None,
-            bind=listen.bind,
-            address=listen.address,
-            delays_s=dict(listen.delays_s),
-            paced_bytes_per_s={
-                use.target: use.share * task.fleet.link(device, use.target).bytes_per_s
-                for use in task.plan.plan.links
-                if use.source == device and use.share < 1
-            },
-        )
+        for device in self.living:
+            self._jobs[device] = task.sites.launcher(device).start(self._commands.of(device, state))
+            self._watch.watch_end(device, self._jobs[device])
 
     def _connect_workers(self) -> None:
-        """Send every worker the addresses of the others, and begin once all have loaded."""
-        addresses = {d: str(h["address"]) for d, h in self.gather("hello", self.devices, STARTING_S).items()}
-        self.broadcast("welcome", {"addresses": addresses})
-        self.gather("loaded", self.devices, LOADING_S)
-        for job in self._jobs.values():
-            job.limit_cpu()
-        self.broadcast("begin", {"round": self._first_round})
+        """Send every worker the addresses of the others, once all have said hello."""
+        give_up_s = self.now_s() + STARTING_S
+        while late := [device for device in self.living if device not in self._connected]:
+            for each in self.receive():
+                if isinstance(each, Lost):
+                    raise each.error
+                if isinstance(each, MessageLost):
+                    raise TryAgain(f"{each.why}; run again")
+                if isinstance(each, FellSilent):
+                    self.probe(each.device)
+            if self.now_s() > give_up_s:
+                raise self.give_up(late[0], "hello", STARTING_S).error
+        self.send(self.living, "welcome", {"addresses": dict(self._connected)})
 
     def _receive_all(self) -> bool:
         """Handle all messages that have arrived, waiting up to POLL_S for the first; return whether there was one."""
@@ -224,6 +239,20 @@ class WorkerGroup:
 
     def _handle(self, received: Received) -> None:
         device, kind, header = received.sender, received.message.kind, received.message.header
+        if device in self._returning and kind == "hello":
+            self._jobs[device] = self._returning.take(device)
+            self._watch.watch_end(device, self._jobs[device])
+            self._gone.discard(device)
+            self._connect(device, header)
+            self._back.add(device)
+            self.send([device], "welcome", {"addresses": dict(self._connected)})
+            self._received.append(Said(device, kind, header))
+        if device in self._gone:
+            if kind == "beat" and device not in self._returning:  # it was frozen, or its engine was out of reach
+                self._endpoint.send(device, Message("stop", {}))
+            return
+        if kind == "hello" and device in self._connected:
+            return
         if kind == "beat":
             sent_s = self._liveness.record_beat(device, header, received.at_s)
             times = {"sent_s": sent_s, "came_s": received.at_s, "answered_s": time.monotonic()}
@@ -236,72 +265,91 @@ class WorkerGroup:
                 self._connect(device, header)
             if kind == "ready":
                 header = {**header, "rows": decode_rows(device, received.message.parts)}
-            self._pending.setdefault(device, []).append((kind, header))
+            if kind == "aborted":
+                self._liveness.forgive(device, header.get("lost", {}))
+            if not self._is_old(header):
+                self._received.append(Said(device, kind, header))
         else:
             raise Refused(f"device {device} sent {kind!r}, which is not a message of workers")
 
     def _connect(self, device: str, header: dict[str, Any]) -> None:
         """Connect to a worker by the address in its first message; Refused if the address is malformed."""
         if device not in self._connected:
-            self._endpoint.connect(device, str(header.get("address")), self._public[device])
-            self._connected.add(device)
+            address = str(header.get("address"))
+            self._endpoint.connect(device, address, self._public[device])
+            self._connected[device] = address
+            self.exchange.split(device, PARCEL_BYTES)
             self._liveness.add_device(device)
             self._events.joined(device)
 
     def _announce_alive(self) -> None:
         """Send every worker a sign of life, without which it ends by itself; runs even while this process is busy."""
         for device in list(self._connected):
-            self._endpoint.send(device, Message(COORDINATOR_ALIVE, {}))
+            with suppress(FleetuneError):  # it was dismissed just now
+                self._endpoint.send(device, Message(COORDINATOR_ALIVE, {}))
 
     def _worker_failed(self, device: str, header: dict[str, Any]) -> FleetuneError:
         why, code = str(header.get("why"))[:MAX_REASON_CHARACTERS], header.get("exit_code")
         self._events.lost(device, why)
         return by_exit_code(
             code if isinstance(code, int) else TryAgain.exit_code,
-            f"device {device} failed: {why}; log: {self._log(device)}",
+            f"device {device} failed: {why}; log: {self._commands.log(device)}",
         )
 
-    def _raise_failures(self) -> None:
-        """Raise the known failure; a worker that has ended comes first, since other failures follow from it."""
-        for device, job in self._jobs.items():
-            code = job.poll()
+    def _losses(self) -> list[Found]:
+        """Return what is lost or silent; a worker that has ended comes first, since other failures follow from it."""
+        for device in self.living:
+            code = self._jobs[device].poll()
             if code is not None:
-                until_s = time.monotonic() + FINAL_MESSAGE_S  # its own explanation may still arrive
-                while time.monotonic() < until_s and self._receive_all():
-                    pass
-                if job.out_of_memory:
-                    raise self._out_of_memory(device, describe_used_memory(job))
-                raise self._device_lost(device, describe_exit(code))
-        fault = self._liveness.find_fault(self._endpoint.lost_from, self._endpoint.down_s)
+                if code >= 0:
+                    self._await_explanation()
+                return [self._end_of(device, self._jobs[device], code)]
+        down_s = self._endpoint.down_s
+        for device in self._watch.answers():
+            self._liveness.record_answer(device)
+        found: list[Found] = [HeardAgain(device) for device in self._liveness.heard_again()]
+        found += [FellSilent(device) for device in self._liveness.silent(down_s)]
+        fault = self._liveness.find_fault(self._endpoint.lost_from, down_s)
         if fault is not None:
-            raise self._fault_error(fault)
+            found.append(MessageLost(*fault.link, fault.why) if fault.link is not None else self._lost(fault))
+        return found
 
-    def _out_of_memory(self, device: str, used: str) -> Infeasible:
-        """Return the error that names the device's memory, its use and the need by its profile."""
+    def _await_explanation(self) -> None:
+        """Handle messages until none has come for POLL_S: what an ended worker said of its end may still arrive."""
+        began_s = heard_s = time.monotonic()
+        while (now_s := time.monotonic()) < min(began_s + FINAL_MESSAGE_S, heard_s + POLL_S):
+            if self._receive_all():
+                heard_s = now_s
+
+    def _end_of(self, device: str, job: Job, code: int) -> Lost:
+        if job.out_of_memory:
+            return self._out_of_memory(device, describe_used_memory(job))
+        return Lost(device, describe_exit(code), self._device_lost(device, describe_exit(code)))
+
+    def _out_of_memory(self, device: str, used: str) -> Lost:
+        """Return the loss of a device, whose error names its memory, its use and the need by its profile."""
         task, seats = self._task, ", ".join(map(str, seats_of(self._task.plan.plan, device))) or "no segment"
         needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, device)
+        memory = f"ran out of its {gigabytes(task.fleet.device(device).memory_bytes)}{used}"
         why = (
-            f"ran out of its {gigabytes(task.fleet.device(device).memory_bytes)}{used} while training {seats}: by its "
-            f"profile it needs {gigabytes(needed)}; "
+            f"{memory} while training {seats}: by its profile it needs {gigabytes(needed)}; "
             "lower training.micro_batch_samples, give it more memory or leave it out"
         )
         self._events.lost(device, why)
-        return Infeasible(f"device {device} {why}; log: {self._log(device)}")
+        return Lost(device, memory, Infeasible(f"device {device} {why}; log: {self._commands.log(device)}"))
 
-    def _fault_error(self, fault: Fault) -> TryAgain:
+    def _lost(self, fault: Fault) -> Lost:
+        """Return the loss of a device; TryAgain for a fault of none."""
         if fault.device:
-            return self._device_lost(fault.device, fault.why)
+            return Lost(fault.device, fault.why, self._device_lost(fault.device, fault.why))
         self._events.lost("", fault.why)
-        return TryAgain(f"{fault.why}; run again to go on from the newest checkpoint")
+        raise TryAgain(f"{fault.why}; run again to go on from the newest checkpoint")
 
     def _device_lost(self, device: str, why: str) -> TryAgain:
         self._events.lost(device, why)
         return TryAgain(
-            f"device {device} {why}; run again to go on from the newest checkpoint; log: {self._log(device)}"
+            f"device {device} {why}; run again to go on from the newest checkpoint; log: {self._commands.log(device)}"
         )
-
-    def _log(self, device: str) -> Path:
-        return self._task.work / "workers" / device / "log"
 
     def _log_refused(self, sentence: str) -> None:
         with (self._task.work / "refused.log").open("a", encoding="utf-8") as log:

@@ -1,15 +1,24 @@
-"""What a worker holds: the seats of its device, and what all lanes share if it is a collector or averages them."""
+"""What a worker holds: the seats of its device, and what all lanes share if it is a collector or averages them.
 
-from collections.abc import Mapping
+Its state after the last committed round may be written while the next round runs.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from transformers import PretrainedConfig
 
+from fleetune.codecs import ErrorFeedback
 from fleetune.contracts.plan import Plan
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import TryAgain
 from fleetune.models.gates import gate_segment
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
@@ -20,26 +29,113 @@ from fleetune.models.units import state_by_unit, tied_parameters_by_unit
 from fleetune.models.weights import WeightReader
 from fleetune.program import DeviceProgram, Seat, lower, seats_of
 from fleetune.program.lower import averaging_device
+from fleetune.recovery.holdings import Attempt, UnitItems, Version
+from fleetune.recovery.transfers import Item
 from fleetune.training.averaging import Averager, Averages, parts_of
 from fleetune.training.batches import Batches, lane_samples, lane_weights
-from fleetune.training.checkpoints import Buffers, StateHolder, restore, shard_name
+from fleetune.training.checkpoints import (
+    MODEL,
+    OPTIMIZER,
+    Buffers,
+    FileDigest,
+    StateHolder,
+    Tensors,
+    restore,
+    shard_name,
+    write_residuals,
+    write_shard,
+)
+from fleetune.training.collector import Collector
 from fleetune.training.gradients import tied_holders
-from fleetune.training.hub import Collector
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.seat import TrainingSeat, new_seat
 from fleetune.training.task import WorkerTask
+
+COMMIT_S = 10.0
+"""Longest wait for a commit that is on its way to this worker or is just being applied."""
+
+
+class Shard(NamedTuple):
+    """A file of a checkpoint, written by one worker."""
+
+    file: str
+    digest: FileDigest
+
+
+class CommittedState:
+    """Parameters, committed statistics and optimizer state of a worker, by shard.
+
+    A round changes gradients and working copies only; parameters move in `advance`, which excludes `write`. So any
+    thread may write the state of the last committed round, however long the running round takes.
+    """
+
+    def __init__(
+        self,
+        shards: Mapping[str, tuple[StateHolder, NamedOptimizer]],
+        version: Version,
+        residuals: Mapping[str, ErrorFeedback] | None = None,
+    ) -> None:
+        """shards: name of a file -> what it holds the state of.
+
+        residuals: this device -> what its messages lose, if it has links with error feedback.
+        """
+        self._shards, self._version, self._residuals = shards, version, residuals or {}
+        self._moved = threading.Condition()
+        self._broken = False
+
+    @property
+    def is_saved_here(self) -> bool:
+        """True if this worker writes a part of each checkpoint."""
+        return bool(self._shards or self._residuals)
+
+    @property
+    def version(self) -> Version:
+        """The version that the state is."""
+        return self._version
+
+    @property
+    def done(self) -> int:
+        """The number of rounds in the state."""
+        return self._version.rounds
+
+    @property
+    def is_whole(self) -> bool:
+        """False once moving the state was broken off."""
+        return not self._broken
+
+    @contextmanager
+    def advance(self, attempt: Attempt) -> Iterator[None]:
+        """Move the state by one round that this attempt commits; after an exception it is neither the old nor the new
+        one.
+        """
+        with self._moved:
+            self._broken = True
+            yield
+            self._broken = False
+            self._version = Version(self.done + 1, attempt)
+            self._moved.notify_all()
+
+    def write(self, folder: Path, done: int) -> list[Shard]:
+        """Write the state after `done` rounds; waits for a commit that has not arrived yet.
+
+        TryAgain if the state is another one or the disk does not take it.
+        """
+        with self._moved:
+            self._moved.wait_for(lambda: self.done >= done, COMMIT_S)
+            if self.done != done or self._broken:
+                raise TryAgain(f"{folder}: asked for the state after {done} rounds, this device has {self.done}")
+            found = [Shard(*write_shard(folder, name, *held)) for name, held in self._shards.items()]
+            kept = {device: feedback.state() for device, feedback in self._residuals.items()}
+            return [*found, *(Shard(*write_residuals(folder, device, state)) for device, state in kept.items())]
 
 
 @dataclass(frozen=True)
 class ModelDescription:
     """The prepared model without its weights."""
 
-    task: WorkerTask
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the prepared model."""
-        return Path(self.task.model_folder)
+    folder: Path
+    """Of the prepared model."""
+    request: ModelRequest
 
     @cached_property
     def config(self) -> PretrainedConfig:
@@ -54,7 +150,7 @@ class ModelDescription:
     @cached_property
     def whole(self) -> nn.Module:
         """The whole model on the meta device, whose modules no seat takes."""
-        return skeleton(self.config, self.task.model)
+        return skeleton(self.config, self.request)
 
     @cached_property
     def tied(self) -> dict[str, tuple[str, ...]]:
@@ -75,15 +171,32 @@ class ModelDescription:
         """Return the names of these units' trainable parameters."""
         return {name for unit in units for name in self.state[unit] if name in self.trainable}
 
-    def program(self, plan: Plan) -> DeviceProgram:
-        """Return the device's steps in a plan."""
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """Buffers that follow from the configuration alone, as positions do: no training changes them."""
+        return frozenset(dict(self.whole.named_buffers())) - frozenset(self.whole.state_dict())
+
+    @cached_property
+    def unit_items(self) -> dict[str, UnitItems]:
+        """Unit -> names of what training changes of it."""
+        buffers = dict(self.whole.named_buffers())
+        return {
+            unit: UnitItems(
+                trained=tuple(name for name in names if name in self.trainable),
+                buffers=tuple(name for name in names if name in buffers and name not in self.constants),
+            )
+            for unit, names in self.state.items()
+        }
+
+    def program(self, plan: Plan, device: str) -> DeviceProgram:
+        """Return a device's steps in a plan."""
         trainable = {unit for unit, names in self.state.items() if any(name in self.trainable for name in names)}
-        return lower(plan, trainable=trainable, tied=self.tied).of(self.task.device)
+        return lower(plan, trainable=trainable, tied=self.tied).of(device)
 
     def weights(self) -> WeightReader:
         """Return what reads the weights that training starts from."""
-        base = base_skeleton(self.config, self.task.model)
-        return WeightReader(base, source_folder(self.task.model), self.folder / INIT_WEIGHTS)
+        base = base_skeleton(self.config, self.request)
+        return WeightReader(base, source_folder(self.request), self.folder / INIT_WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +208,16 @@ class WorkerState:
     collector: Collector | None
     averages: Averages | None
     averager: Averager | None
+    constants: frozenset[str]
 
-    def deal(self, plan: Plan, described: ModelDescription) -> None:
+    def deal(self, plan: Plan, task: WorkerTask, described: ModelDescription) -> None:
         """Let the seats train what another plan says; a collector owns all optimizer state, so that nothing moves."""
-        training = described.task.training
-        for seat in seats_of(plan, described.task.device):
+        for seat in seats_of(plan, task.device):
             each = self.seats[seat.lane.name, seat.index]
             each.optimizer.clear_gradients()
             each.seat = seat
             each.runner.train_only(seat.segment.trained, described.trainable_of(seat.segment.trained))
-            each.optimizer = NamedOptimizer(each.runner.parameters, training, steps=False)
+            each.optimizer = NamedOptimizer(each.runner.parameters, task.training, steps=False)
         if self.collector is not None:
             self.collector.deal(plan)
 
@@ -129,16 +242,78 @@ class WorkerState:
         if self.collector is not None:
             restore(folder, self.collector, self.collector.optimizer)
 
+    def items(self, plan: Plan) -> dict[Item, dict[str, torch.Tensor]]:
+        """Return everything that training changes here: item -> its tensors by the keys of a checkpoint, not copied."""
+        return {
+            Item(lane, name): tensors
+            for lane, held, optimizer in self._holders(plan)
+            for name, tensors in _tensors_of(held, optimizer).items()
+            if name not in self.constants
+        }
+
+    def put(self, plan: Plan, found: Mapping[Item, Tensors]) -> None:
+        """Take over these items' tensors; TryAgain if one of this plan's is missing."""
+        for lane, held, optimizer in self._holders(plan):
+            for name in _tensors_of(held, optimizer).keys() - self.constants:
+                if Item(lane, name) not in found:
+                    raise TryAgain(f"nothing was received of {Item(lane, name)}; run again")
+                _put(held, optimizer, name, found[Item(lane, name)])
+
+    def frozen(self) -> dict[str, torch.Tensor]:
+        """Return the weights that training leaves as they are, by name, for seats of another plan."""
+        return {
+            name: parameter.detach()
+            for each in self.seats.values()
+            for name, parameter in each.runner.parameters.items()
+            if not parameter.requires_grad
+        }
+
+    def _holders(self, plan: Plan) -> Iterator[tuple[str, StateHolder, NamedOptimizer]]:
+        """Yield (lane, holder, optimizer); the lane of a collector is empty."""
+        for (lane, _), each in self.seats.items():
+            yield lane, _holder(plan, each), each.optimizer
+        if self.collector is not None:
+            yield "", self.collector, self.collector.optimizer
+
+
+def _tensors_of(held: StateHolder, optimizer: NamedOptimizer) -> dict[str, dict[str, torch.Tensor]]:
+    """Return name -> tensors of what a checkpoint keeps of it."""
+    found = {name: {MODEL + name: tensor} for name, tensor in held.buffers.items()}
+    for name, parameter in held.parameters.items():
+        if parameter.requires_grad:
+            state = {f"{OPTIMIZER}{kind}:{name}": tensor for kind, tensor in optimizer.state_of(name).items()}
+            found[name] = {MODEL + name: parameter.detach(), **state}
+    return found
+
+
+def _put(held: StateHolder, optimizer: NamedOptimizer, name: str, tensors: Tensors) -> None:
+    """Overwrite a parameter or buffer in place, and its optimizer state."""
+    target = held.parameters[name] if name in held.parameters else held.buffers[name]
+    with torch.no_grad():
+        target.copy_(tensors[MODEL + name])
+    state = {key.removeprefix(OPTIMIZER): tensor for key, tensor in tensors.items() if key.startswith(OPTIMIZER)}
+    optimizer.load_state(state)
+
 
 def _holder(plan: Plan, each: TrainingSeat) -> StateHolder:
     """Return what a checkpoint holds of a seat: with a collector only its buffers."""
     return Buffers(each.runner.buffers) if plan.collector else each.runner
 
 
-def load_state(task: WorkerTask, described: ModelDescription) -> WorkerState:
-    """Load the units of all seats, and what the collector holds, from the initial weights or the checkpoint."""
+def load_state(
+    task: WorkerTask,
+    described: ModelDescription,
+    frozen: dict[str, torch.Tensor],
+    dealt: Plan,
+    folder: Path | None = None,
+) -> WorkerState:
+    """Load the units of all seats, and what the collector holds, from the initial weights or a checkpoint.
+
+    frozen: weights that this process holds, by name; they are used and not loaded again. dealt: the first plan, which
+    dealt the lanes their samples.
+    """
     plan, device = task.plan, torch.device(task.accelerator)
-    weights, frozen = described.weights(), dict[str, torch.Tensor]()
+    weights = described.weights()
     seats: dict[tuple[str, int], TrainingSeat] = {}
     for seat in seats_of(plan, task.device):
         module = skeleton(described.config, task.model)
@@ -153,20 +328,24 @@ def load_state(task: WorkerTask, described: ModelDescription) -> WorkerState:
         seats[seat.lane.name, seat.index] = new_seat(
             seat,
             runner,
-            _batches(task, seat),
+            _batches(task, seat, dealt),
             task.training,
             tied=tied_holders(described.tied, seat.lane),
             collected=bool(plan.collector),
         )
     state = WorkerState(
-        seats, _collector(task, described, weights), _averages(task, described), _averager(task, described)
+        seats,
+        _collector(task, described, weights, dealt),
+        _averages(task, described),
+        _averager(task, described, dealt),
+        described.constants,
     )
-    if task.state is not None:
-        state.restore(plan, Path(task.state))
+    if folder is not None:
+        state.restore(plan, folder)
     return state
 
 
-def _collector(task: WorkerTask, described: ModelDescription, weights: WeightReader) -> Collector | None:
+def _collector(task: WorkerTask, described: ModelDescription, weights: WeightReader, dealt: Plan) -> Collector | None:
     plan = task.plan
     if task.device != plan.collector:
         return None
@@ -179,7 +358,7 @@ def _collector(task: WorkerTask, described: ModelDescription, weights: WeightRea
         for name in described.trainable
         if name in found
     }
-    return Collector(plan, _lane_weights(task), described.state, parameters, task.training)
+    return Collector(plan, _lane_weights(task, dealt), described.state, parameters, task.training)
 
 
 def _averages(task: WorkerTask, described: ModelDescription) -> Averages | None:
@@ -189,20 +368,20 @@ def _averages(task: WorkerTask, described: ModelDescription) -> Averages | None:
     return Averages(task.plan, described.state, parts_of(described.state, tensors))
 
 
-def _averager(task: WorkerTask, described: ModelDescription) -> Averager | None:
+def _averager(task: WorkerTask, described: ModelDescription, dealt: Plan) -> Averager | None:
     plan = task.plan
     if not plan.average_every_rounds or task.device != averaging_device(plan):
         return None
-    return Averager(plan, _lane_weights(task), described.state)
+    return Averager(plan, _lane_weights(task, dealt), described.state)
 
 
-def _lane_weights(task: WorkerTask) -> dict[str, float]:
-    return lane_weights(lane_samples(task.plan, Path(task.data_folder), task.local_samples))
+def _lane_weights(task: WorkerTask, dealt: Plan) -> dict[str, float]:
+    return lane_weights(task.plan, lane_samples(dealt, Path(task.data_folder), task.local_samples))
 
 
-def _batches(task: WorkerTask, seat: Seat) -> Batches | None:
+def _batches(task: WorkerTask, seat: Seat, dealt: Plan) -> Batches | None:
     """Return the lane's samples for a seat that reads inputs or labels; None for others, which may lack the data."""
     if not (seat.is_first or seat.is_last):
         return None
     device, local = torch.device(task.accelerator), bool(task.local_samples)
-    return Batches(Path(task.data_folder), task.plan, seat.lane, task.seed, device, local)
+    return Batches(Path(task.data_folder), dealt, seat.lane, task.seed, device, local)

@@ -3,7 +3,6 @@
 Importing this module defines options only; each command imports what it needs, so that help appears at once.
 """
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,15 +10,14 @@ import typer
 
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
-from flows.cli.compare import compare
-from flows.cli.evaluate import evaluate
+from flows.cli.chaos import chaos
+from flows.cli.evaluate import compare, evaluate
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
-from flows.cli.models import models
 from flows.cli.options import CommonOptions, Sets, with_common_options, with_options
 from flows.cli.service import down, up
 from flows.cli.solve import solve
-from flows.cli.store_commands import Run, diff, gc, runs, show, verify
+from flows.cli.store_commands import Run, diff, gc, models, runs, show, verify
 
 if TYPE_CHECKING:
     from fleetune.contracts.run_config import RunConfig
@@ -71,7 +69,7 @@ def run(options: RunOptions, config: Config, until: Until = None) -> None:
     """Run the pipeline by a run file; stages whose key is known are reused."""
     from flows import configs
     from flows.context import StageSelection
-    from flows.form.choices import find_run_file
+    from flows.form import find_run_file
 
     selection = StageSelection(until=until, force=options.force)
     _run_pipeline(options, configs.load(find_run_file(str(config)) or config, options.sets or ()), selection)
@@ -127,7 +125,7 @@ def cite(config: Config, sets: Sets = None) -> None:
     """Print BibTeX entries of the papers that a run file uses: its strategy's, and those of its options."""
     from fleetune.planning import citations
     from flows import configs
-    from flows.form.choices import find_run_file
+    from flows.form import find_run_file
 
     typer.echo("\n\n".join(citations(configs.load(find_run_file(str(config)) or config, sets or ()).strategy)))
 
@@ -139,6 +137,7 @@ app.command()(verify)
 app.command()(gc)
 app.command()(compare)
 app.command()(evaluate)
+app.command()(chaos)
 app.command()(solve)
 app.command()(join)
 app.command()(up)
@@ -155,9 +154,10 @@ def _run_pipeline(options: RunOptions, config: "RunConfig", selection: "StageSel
     from flows.cli import tables
     from flows.cli.progress_display import show_progress
     from flows.context import RunContext
+    from flows.interrupts import end_on_sigterm
     from flows.past_runs import load_plan, load_results, plan_report_path, run_document
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends everything as Ctrl-C does
+    end_on_sigterm()
     store = options.store()
     with show_progress(options) as listener:
         context = RunContext(store=store, listen=listener.on_event)

@@ -1,17 +1,39 @@
-"""Plans, fleets, profiles, metrics and event logs, drawn in a terminal."""
+"""Plans, fleets, profiles, metrics and event logs, drawn in a terminal.
+
+`fleetune show RUN WHAT` draws one artifact, or one stage with its files.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 from rich.console import Console
 
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import LOCAL, Device, Fleet, Link
-from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, RoundMetrics
+from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Interval, RoundMetrics
 from fleetune.contracts.profile import DeviceTimes, Profile
-from fleetune.formatting import number, percent, rate, seconds, size
+from fleetune.errors import Refused
+from fleetune.formatting import number, percent, rate, seconds, seconds_range, size
 from fleetune.monitoring.event_log import BEATS, COMMITTED, DONE, Event
-from flows.artifact_content import Content, EventsContent, MetricsContent, PlanContent
+from fleetune.store import RunRecord, Store
+from flows.artifact_content import (
+    EVENTS,
+    FLEET,
+    METRICS,
+    PLAN,
+    PROFILE,
+    Content,
+    EventsContent,
+    MetricsContent,
+    PlanContent,
+    producer,
+    read_content,
+)
+from flows.cli import tables
+from flows.cli.options import CommonOptions
 from flows.cli.tables import new_table
+from flows.past_runs import stage_document
 
 LINKS, UNITS = 20, 10
 """Links and units that are listed at most."""
@@ -34,15 +56,21 @@ def draw(console: Console, content: Content) -> None:
 
 
 def _draw_plan(console: Console, content: PlanContent) -> None:
-    from fleetune.drawing.queueing import queueing_text
+    from fleetune.drawing.gantt import queueing_text
     from fleetune.drawing.text import plan_text, timeline_text  # brings the clock's compiler
 
     console.print(plan_text(content.plan).rstrip())
     if content.forecast is not None:
         width = max(40, min(console.width, 120) - 2 - max(len(row.device) for row in content.forecast.rows))
-        console.print(f"\nforecast of one round\n{timeline_text(content.forecast.rows, width).rstrip()}")
+        drawn = timeline_text(content.forecast.rows, width).rstrip()
+        console.print(f"\nforecast of one round{_range(content.forecast.interval)}\n{drawn}")
         if queues := queueing_text(content.forecast.rows):
             console.print(queues)
+
+
+def _range(interval: Interval | None) -> str:
+    """The interval of a forecast, to follow it: ` (1.2 s to 1.4 s)`; empty without one."""
+    return f" ({seconds_range(interval.low_s, interval.high_s)})" if interval is not None else ""
 
 
 def _draw_fleet(console: Console, fleet: Fleet) -> None:
@@ -126,7 +154,8 @@ def _draw_metrics(console: Console, content: MetricsContent) -> None:
     table = new_table("each round", "forecast", "measured", "error")
     measured_s = training.median_round_s
     if forecast is not None:
-        table.add_row("time", seconds(forecast.round_s), seconds(measured_s), _error(forecast.round_s, measured_s))
+        foreseen = f"{seconds(forecast.round_s)}{_range(forecast.interval)}"
+        table.add_row("time", foreseen, seconds(measured_s), _error(forecast.round_s, measured_s))
         if forecast.average:
             own_s = training.average_s
             error = _error(forecast.average_s, own_s) if own_s else ""
@@ -212,6 +241,8 @@ def _draw_events(console: Console, content: EventsContent) -> None:
     )
     for failure in summary.failures if content.finished else ():
         console.print(f"  {failure}")
+    for recovery in summary.recoveries if content.finished else ():
+        console.print(f"  recovery {recovery}")
     if not content.log:
         return
     began_s = content.log[0].at_s
@@ -248,3 +279,48 @@ def _bar(share: float) -> str:
     """A bar of up to BAR characters; never empty for a share above 0."""
     eighths = max(1, round(share * BAR * 8)) if share > 0 else 0
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
+
+
+KINDS = (PLAN, FLEET, PROFILE, METRICS, EVENTS)
+
+
+def show_artifact(options: CommonOptions, store: Store, run: RunRecord, what: str) -> None:
+    """Print the artifact or stage that `what` names. Refused: any other name; the error lists the allowed ones.
+
+    `plan` and `profile` are names of both: the stage is shown, and its artifact drawn below.
+    """
+    stages = [stage.stage for stage in run.stages]
+    if what not in KINDS and what not in stages:
+        drawn = ", ".join(KINDS)
+        raise Refused(f"run {run.id}: no stage {what!r}; it has {', '.join(stages)}; artifacts that are drawn: {drawn}")
+    content, problem = _content(store, run, what, is_stage=what in stages)
+    made = run.stage(what) if what in stages else producer(run, what)
+    if options.as_json:
+        document: dict[str, Any] = {} if made is None else stage_document(store, made)
+        if what in KINDS:
+            document["content"] = None if content is None else json_io.dump(content)
+        options.print_json(document)
+        return
+    out = options.console()
+    if what in stages:
+        tables.print_stage(out, run.stage(what), stage_document(store, run.stage(what)))
+    elif made is not None:
+        out.print(f"{what} of {run.id}, made by its stage {made.stage} ({made.why})")
+    else:
+        out.print(f"{what} of {run.id}, which has not ended well")
+    if content is not None:
+        draw(out, content)
+    elif problem:
+        out.print(problem)
+
+
+def _content(store: Store, run: RunRecord, what: str, *, is_stage: bool) -> tuple[Content | None, str]:
+    """The content to draw, and the reason why a stage has none that can be read."""
+    if what not in KINDS or (is_stage and what not in run.outputs):
+        return None, ""
+    try:
+        return read_content(store, run, what), ""
+    except Refused as error:
+        if not is_stage:
+            raise
+        return None, f"cannot be drawn: {error}"

@@ -15,9 +15,9 @@ Password = Annotated[
 Database = Annotated[
     str | None,
     typer.Option(
-        envvar="PREFECT_SERVER_DATABASE_CONNECTION_URL",
         metavar="URL",
-        help="Database of the server, such as postgresql+asyncpg://user:password@host/name; else SQLite in the store.",
+        help="Database of the server, such as postgresql+asyncpg://user@host/name, with its password in ~/.pgpass; or "
+        "as PREFECT_SERVER_DATABASE_CONNECTION_URL in the environment; else SQLite in the store.",
     ),
 ]
 
@@ -31,6 +31,7 @@ def up(options: CommonOptions, port: Port = None, password: Password = None, dat
 
     local = options.folder()
     out = options.console()
+    control.refuse_password(database)
     wanted = control.ServiceOptions(port=port, password=password, database=database)
     service = control.up(local, options.root, wanted, (lambda line: None) if options.as_json else out.print)
     auth_string = ServiceFiles(local).auth_string(service)

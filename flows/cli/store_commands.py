@@ -1,11 +1,15 @@
-"""The commands that look into the store: `runs`, `show`, `diff`, `verify`; and `gc`, which removes old runs."""
+"""The commands that look into the store: `runs`, `show`, `diff`, `verify`, `models`, and `gc`: it removes old runs."""
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.cli.options import CommonOptions, with_common_options
+
+if TYPE_CHECKING:
+    from fleetune.store import PromotionDecision, Store
+
 
 Run = Annotated[
     str,
@@ -63,7 +67,7 @@ def show(options: CommonOptions, run: Run, what: What = None) -> None:
     store = options.store()
     found = store.runs.load(run)
     if what is not None:
-        from flows.cli.show_artifact import show_artifact
+        from flows.cli.drawings import show_artifact
 
         show_artifact(options, store, found, what)
     elif options.as_json:
@@ -135,3 +139,27 @@ def gc(
         options.print_json({**json_io.dump(done), "freed_bytes": done.freed_bytes})
     else:
         tables.print_removal(options.console(), done)
+
+
+@with_common_options
+def models(options: CommonOptions) -> None:
+    """List the models that were promoted, newest first: from which run, on which data, with which scores."""
+    from fleetune.contracts import json_io
+    from flows.cli import tables
+
+    store = options.store()
+    promoted = store.promotions.promoted()
+    if options.as_json:
+        found = [{**json_io.dump(one), "model": _folder(store, one)} for one in promoted]
+        options.print_json({"root": options.root, "models": found})
+    elif promoted:
+        tables.print_promotions(options.console(), promoted, [_folder(store, one) for one in promoted])
+    else:
+        options.console().print(f"no promoted models in {options.root}; a run file with `promote` makes them")
+
+
+def _folder(store: "Store", decision: "PromotionDecision") -> str | None:
+    """Path of the Hugging Face folder or PEFT adapter; None when it is gone from the store."""
+    from flows.promotion import model_folder
+
+    return str(model_folder(store, decision.checkpoint)) if store.has("checkpoint", decision.checkpoint) else None

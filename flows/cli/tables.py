@@ -18,6 +18,7 @@ from fleetune.formatting import aligned_size, size
 from fleetune.store import PromotionDecision, RunRecord, StageRecord, Store
 
 if TYPE_CHECKING:
+    from fleetune.contracts.metrics import Interval
     from fleetune.store.garbage import Removal
     from flows.doctor import Finding
     from flows.past_runs import Results, RunDifference
@@ -200,6 +201,11 @@ def findings_table(findings: Sequence["Finding"]) -> Table:
     return table
 
 
+def _range(interval: "Interval | None") -> str:
+    """The interval of a forecast, to follow it; empty without one."""
+    return f" ({interval.low_s:.3f} - {interval.high_s:.3f} s)" if interval is not None else ""
+
+
 def _print_results(console: Console, results: "Results | None") -> None:
     if results is None:
         return
@@ -211,7 +217,7 @@ def _print_results(console: Console, results: "Results | None") -> None:
     table = new_table("each round", "forecast", "measured", "error")
     table.add_row(
         "time",
-        f"{metrics.forecast_round_s:.3f} s",
+        f"{metrics.forecast_round_s:.3f} s{_range(metrics.forecast_interval)}",
         f"{metrics.measured_round_s:.3f} s",
         f"{metrics.forecast_error:+.1%}",
     )

@@ -23,8 +23,7 @@ from flows.comparison.figures import common_loss, load_fleet, planned_row, train
 from flows.comparison.pages import verdict
 from flows.comparison.record import FAILED, INFEASIBLE, PLANNED, REFUSED, ComparedStrategy, Comparison
 from flows.context import RunContext, StageSelection
-from flows.form.choices import AS_GIVEN, names_in
-from flows.form.request import RunRequest, config_of
+from flows.form import AS_GIVEN, RunRequest, config_of, names_in
 from flows.tracking import StageEvent
 
 HELD = ("discover",)

@@ -6,14 +6,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fleetune.contracts.metrics import DeviceAmount
 from fleetune.contracts.record import record
-from fleetune.drawing.charts import Amounts, amounts_chart
-from fleetune.drawing.curves import Curve, curves_chart
+from fleetune.drawing.charts import Amounts, Curve, amounts_chart, curves_chart
 from fleetune.drawing.svg import image_url
 from fleetune.formatting import number, seconds, size
 from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures
-from flows.inspection.links import StoreLinks
-from flows.inspection.page import Page, page, picture, plain, unbroken
-from flows.inspection.page import table as markdown_table
+from flows.run_pages.page import Page, StoreLinks, page, picture, plain, unbroken
+from flows.run_pages.page import table as markdown_table
 
 NONE = "-"
 _PAGES = Environment(

@@ -23,14 +23,13 @@ from flows.comparison.comparer import Comparer, CompareRequest, Result, StepEnd,
 from flows.comparison.pages import markdown, verdict
 from flows.comparison.record import FAILED, INFEASIBLE, REFUSED, Comparison
 from flows.context import RunContext
-from flows.inspection.links import links_of
-from flows.inspection.page import Page
-from flows.inspection.publication import Logger, create
+from flows.flow_run_watch import is_down, stopped_by_down
 from flows.next_step import again, and_next, command
 from flows.requested_run import CONFIGURE, name_flow_run, remember
 from flows.run_log import RunLog
+from flows.run_pages.page import Page, links_of
+from flows.run_pages.publication import Logger, create
 from flows.stage_tasks import failed_state, stage_failed
-from flows.stops import is_down, stopped_by_down
 
 NAMES = {INFEASIBLE: "Infeasible", REFUSED: "Refused", FAILED: "TryAgain"}
 """Row's state -> name of the state of its task."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import psutil
 
@@ -15,9 +15,10 @@ from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, ProcessLauncher
 from fleetune.launching.process import child_command, inherited_environment
+from flows.prefect_server import DATABASE
 from flows.service.environment import client_environment
-from flows.service.keeper import DATABASE, follow_registration
-from flows.service_files import ServiceFiles, ServiceRecord
+from flows.service.keeper import follow_registration
+from flows.service_files import ServiceFiles, ServiceRecord, make_home
 
 END_S, ASK_S = 75.0, 0.1
 PORT = 4200
@@ -36,6 +37,20 @@ class ServiceOptions:
     database: str | None = None
     """SQLAlchemy URL of the server's database; None: what the environment says, else a SQLite file in the store."""
 
+    def given_database(self) -> str | None:
+        """The database that the options or the environment name."""
+        return self.database or os.environ.get(DATABASE) or None
+
+
+def refuse_password(database: str | None) -> None:
+    """Refused when the words of a command line hold a password: every user of the machine can read them."""
+    parts = urlsplit(database or "")
+    if parts.password or "password" in parse_qs(parts.query):
+        raise Refused(
+            "--database: it holds a password, which every user of this machine could read in the list of processes;"
+            f" put the password into ~/.pgpass, or the URL into the environment: read -rs {DATABASE}; export {DATABASE}"
+        )
+
 
 def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], None]) -> ServiceRecord:
     """Start the service of a store, or update the deployments of one that runs; returns its record.
@@ -49,8 +64,11 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
         return running
     if files.starting():
         raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
-    files.folder.mkdir(parents=True, exist_ok=True)
-    url = options.database or os.environ.get(DATABASE)
+    make_home(files.home)
+    if files.home.stat().st_uid != os.getuid():
+        raise Refused(f"{files.home}: it belongs to another user, who could read and change it; give another --root")
+    files.folder.mkdir(exist_ok=True)
+    url = options.given_database()
     database = {DATABASE: url} if url else {}
     with (files.folder / "keeper.log").open("ab") as log:
         keeper = subprocess.Popen(
@@ -81,7 +99,8 @@ def refuse_changes(files: ServiceFiles, running: ServiceRecord, options: Service
     if options.password is not None and options.password != running.authenticated:
         has = "with" if running.authenticated else "without"
         raise Refused(f"--{'' if options.password else 'no-'}password: the service runs already, {has} one; {first}")
-    if options.database is not None and files.mark(options.database) != running.database:
+    url = options.given_database()
+    if url is not None and files.mark(url) != running.database:
         raise Refused(f"--database: the service runs already, with another database; {first}")
 
 
@@ -102,13 +121,14 @@ def _register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[
 def _follow(keeper: "subprocess.Popen[str]", tell: Callable[[str], None]) -> None:
     """Tell what a starting keeper prints until it is ready; raises the error that it ends with."""
     assert keeper.stdout is not None
-    for line in keeper.stdout:
-        word, _, text = line.strip().partition(" ")
-        if word == "ready":
-            return
-        if word in ("refused", "failed"):
-            raise by_exit_code(keeper.wait(), text)
-        tell(line.strip())
+    with keeper.stdout as lines:
+        for line in lines:
+            word, _, text = line.strip().partition(" ")
+            if word == "ready":
+                return
+            if word in ("refused", "failed"):
+                raise by_exit_code(keeper.wait(), text)
+            tell(line.strip())
 
 
 @record

@@ -11,13 +11,12 @@ SETTINGS = {
     **QUIET,
     "PREFECT_UI_API_URL": "/api",  # whatever name of this machine the browser uses
     "PREFECT_RUNNER_POLL_FREQUENCY": "2",
-    "PREFECT_WORKER_QUERY_SECONDS": "1",
+    "PREFECT_WORKER_QUERY_SECONDS": "0.05",  # it asks once a second: see worker.py
     "PREFECT_WORKER_PREFETCH_SECONDS": "5",
     "PREFECT_CLIENT_MAX_RETRIES": "10",  # a locked SQLite file answers 503
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "flows.service.leases",
 }
-"""A run holds a lease of its deployment's one slot, renews it every 225 s, and is ended where it cannot. By default
-Prefect's server keeps leases in memory, so that its restart would end long runs minutes later."""
+"""A run holds a lease of its deployment's one slot, renews it every 225 s, and is ended where it cannot."""
 
 
 def client_environment(files: ServiceFiles, service: ServiceRecord, auth_string: str) -> dict[str, str]:

@@ -7,8 +7,11 @@ engine does, except that a flow which ends in a failed state has given its reaso
 
 import os
 import signal
+import socket
 import threading
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -16,7 +19,8 @@ from uuid import UUID
 import psutil
 
 from fleetune.launching.child import die_with
-from flows.prefect_server import API_URL, answers
+from fleetune.launching.forking import SERVER
+from flows.prefect_server import API_URL, HOST
 from flows.service_files import hold
 
 ORPHAN_S, LOOK_S = 28.0, 0.5
@@ -46,17 +50,50 @@ def _end_after(worker: int) -> None:
     """
     while os.getppid() == worker:
         time.sleep(LOOK_S)
-    orphaned_s = busy_s = time.monotonic()
-    while time.monotonic() - orphaned_s < ORPHAN_S and time.monotonic() - busy_s < ALONE_S:
-        if _is_busy():
-            busy_s = time.monotonic()
+    patience = Patience()
+    while patience.lasts([psutil.Process()]):
         time.sleep(LOOK_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _is_busy() -> bool:
-    """True while stages of this process run, or a server answers it."""
-    return bool(psutil.Process().children()) or answers(urlsplit(os.environ[API_URL]).port or 0)
+class Patience:
+    """How long flow runs that were told to end, or have no worker, are waited for: ORPHAN_S, and ALONE_S where none of
+    them has a stage that runs, or a server to report to.
+    """
+
+    def __init__(self) -> None:
+        self._began_s = self._busy_s = time.monotonic()
+
+    def lasts(self, runs: Iterable[psutil.Process]) -> bool:
+        """True while they are worth waiting for."""
+        now_s = time.monotonic()
+        if _has_server() or any(map(_has_stage, runs)):
+            self._busy_s = now_s
+        return now_s - self._began_s < ORPHAN_S and now_s - self._busy_s < ALONE_S
+
+
+def _has_server() -> bool:
+    """True while somebody listens on the server's port, be it too busy to answer."""
+    try:
+        socket.create_connection((HOST, urlsplit(os.environ[API_URL]).port or 0), timeout=LOOK_S).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _has_stage(run: psutil.Process) -> bool:
+    """True while a process below a flow run lives, save the servers that fork stages: those last as long as it."""
+    with suppress(psutil.Error):
+        return any(map(_is_stage, run.children(recursive=True)))
+    return False
+
+
+def _is_stage(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # it has ended
+        return SERVER not in process.cmdline()
+    return False
 
 
 def _run(flow_run_id: UUID) -> None:
@@ -64,6 +101,9 @@ def _run(flow_run_id: UUID) -> None:
     from prefect.engine import handle_engine_signals
     from prefect.flow_engine import load_flow, load_flow_run, run_flow
 
+    from flows.interrupts import defer_interrupts_of_flows
+
+    defer_interrupts_of_flows()
     configure_from_env()  # the worker tells by this channel that a termination is a cancellation
     with handle_engine_signals(flow_run_id):
         flow_run = load_flow_run(flow_run_id=flow_run_id)

@@ -5,12 +5,20 @@ the first line of stdin, which no list of processes shows; an empty line means n
 """
 
 import os
+import re
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from flows.prefect_server import CLIENT_SECRET, HOST, SECRET
+from fleetune.errors import FleetuneError
+from flows.prefect_server import CLIENT_SECRET, DATABASE, HOST, LOOPBACK, SECRET
 from flows.service_files import ServiceFiles, lasting_path, store_path
+
+if TYPE_CHECKING:  # it imports Prefect, which reads the settings that `main` makes
+    from flows.service.ui_patches import Application, Message, Receive, Send
 
 GRACE_S = 3
 STATIC = "PREFECT_UI_STATIC_DIRECTORY"
@@ -23,8 +31,20 @@ def main() -> None:
     auth_string = sys.stdin.readline().strip()
     if auth_string:
         os.environ[SECRET] = os.environ[CLIENT_SECRET] = auth_string
+    if url := os.environ.get(DATABASE):
+        _check(url)
     with socket.create_server((HOST, port), backlog=2048, reuse_port=True) as listener:
         _serve(listener, root, auth_string)
+
+
+def _check(url: str) -> None:
+    from flows.service.database import check_database
+
+    try:
+        check_database(url)
+    except FleetuneError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(error.exit_code) from None
 
 
 def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
@@ -32,22 +52,79 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
     from prefect.server.api.server import create_app
     from starlette.routing import Mount
 
-    import flows.service.failure_log  # noqa: F401  (the server finds the block by its class)
+    import flows.service.automations  # noqa: F401  (the server finds the block by its class)
     from fleetune.store import Store
-    from flows.service.form_style import put_form_in_columns
-    from flows.service.locked_database import RetriesLockedWrites
-    from flows.service.state_filter import NamesOfAllStates
     from flows.service.store_pages import store_pages
+    from flows.service.ui_patches import LocksFirst, NamesOfAllStates, put_form_in_columns
+    from flows.sqlite_cursors import close_failed_cursors
 
+    close_failed_cursors()
     app = create_app()
     put_form_in_columns(Path(os.environ[STATIC]))
     store = Store(root)
     paths = {store_path(auth_string), lasting_path(ServiceFiles(store.local))}
     for path in sorted(paths):  # before the UI's "/", and the longer one before the one that it begins with
         app.router.routes.insert(0, Mount(path, app=store_pages(store)))
-    served = RetriesLockedWrites(NamesOfAllStates(app))
+    served = OwnPagesOnly(TellsWorker(LocksFirst(NamesOfAllStates(app)), ServiceFiles(store.local).submitted))
     config = uvicorn.Config(served, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S)
     uvicorn.Server(config).run(sockets=[listener])
+
+
+SUBMISSIONS = re.compile(r"/api/(deployments/[^/]+/create_flow_run|flow_runs/[^/]+/(set_state|resume))/?")
+
+
+class TellsWorker:
+    """An ASGI application before Prefect's: it tells the worker of submitted runs, which asks once a second."""
+
+    def __init__(self, server: "Application", mark: Path) -> None:
+        """`mark`: the file that is touched."""
+        self._server, self._mark = server, mark
+
+    async def __call__(self, scope: "Message", receive: "Receive", send: "Send") -> None:
+        """Answer one request."""
+        await self._server(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "POST" and SUBMISSIONS.fullmatch(scope["path"]):
+            with suppress(OSError):  # a full disk: the worker asks soon
+                self._mark.touch()
+
+
+FOREIGN = "refused: this address serves its own pages and programs of this machine only"
+
+
+class OwnPagesOnly:
+    """An ASGI application before Prefect's, which answers web pages from everywhere: it lets through what is asked of a
+    loopback name, by no page or by one of its own.
+
+    Else a page of another site, or of another user's program on this machine, could start runs, and change the command
+    that the worker runs, through the browser of whoever looks at it.
+    """
+
+    def __init__(self, server: "Application") -> None:
+        self._server = server
+
+    async def __call__(self, scope: "Message", receive: "Receive", send: "Send") -> None:
+        """Answer one request; a refused websocket is closed."""
+        if scope["type"] == "lifespan" or is_own(dict(scope["headers"])):
+            return await self._server(scope, receive, send)
+        if scope["type"] == "websocket":
+            return await send({"type": "websocket.close", "code": 1008, "reason": ""})
+        from starlette.responses import PlainTextResponse
+
+        return await PlainTextResponse(FOREIGN, status_code=403)(scope, receive, send)
+
+
+def is_own(headers: dict[bytes, bytes]) -> bool:
+    """True for headers that name this machine as the host, and no page or one of that host as their origin.
+
+    The host may be another's name that resolves to this address. Programs name no origin; browsers do, in every request
+    that can change something.
+    """
+    host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+    try:
+        is_here = urlsplit(f"//{host}").hostname in LOOPBACK
+        return is_here and (not origin or urlsplit(origin).netloc == host)
+    except ValueError:
+        return False
 
 
 if __name__ == "__main__":

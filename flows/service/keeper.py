@@ -8,6 +8,7 @@ import datetime
 import errno
 import os
 import pwd
+import shutil
 import signal
 import socket
 import sys
@@ -15,28 +16,27 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.errors import FleetuneError, Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.linux import process_identity
 from fleetune.store import Store
-from flows.prefect_server import HOST, answers
+from flows.prefect_server import DATABASE, HOST, answers
 from flows.provenance import version_of
-from flows.service.end_messages import EndMessages
-from flows.service.ended_runs import EndedRuns
+from flows.service.ended_runs import EndedRuns, EndMessages, ServerApi
 from flows.service.environment import client_environment
 from flows.service.flow_process import ORPHAN_S
-from flows.service.server_api import ServerApi
 from flows.service_files import ServiceFiles, ServiceRecord
 
 POOL = "fleetune"
-DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
-"""Prefect's variable for its database: by default a SQLite file in the store. Only the server gets it."""
 START_S, ASK_S, LOOK_S = 180.0, 0.2, 1.0
 SERVER_GRACE_S, WORKER_GRACE_S = 10.0, ORPHAN_S + 10.0
 MOST_PAUSE_S = 60.0
 """Longest pause before a child that keeps ending is started again."""
 MOST_LOG_BYTES = 10_000_000
-"""A longer log of a child is set aside when the child starts."""
+"""A longer log of a child is set aside."""
+HOMES = Path("/home")
 FIRST_USER_ID = 1000
 """Smallest user id of people on Linux; smaller ones belong to the system's services."""
 NO_SHELL = ("nologin", "false", "sync", "halt", "shutdown")
@@ -63,9 +63,12 @@ class Keeper:
 
     def keep(self) -> None:
         """Start everything, then keep it running until `stop`; Refused when the port or the store is taken."""
-        lock = self._files.lock()
-        if not lock.take():
-            raise Refused(f"{self._root}: its service runs or starts already")
+        lock, begun_s = self._files.lock(), time.monotonic()
+        while not lock.take():  # a command that only looks holds it for a moment
+            if time.monotonic() > begun_s + LOOK_S:
+                raise Refused(f"{self._root}: its service runs or starts already")
+            time.sleep(ASK_S)
+        self._files.record.unlink(missing_ok=True)  # a killed service has left it
         self._files.going_down.unlink(missing_ok=True)
         try:
             with reserve(self._port):
@@ -83,16 +86,26 @@ class Keeper:
         self._tell("starting Prefect's server (the first start creates its database)")
         self._start_server()
         self._files.write(self._record())
+        self._note_database()
         self._tell("registering deployments")
         self._register(worker_lives=False)
         self._tell("starting the worker")
         self._start_worker()
+
+    def _note_database(self) -> None:
+        """Tell when the store's service before this one had another database, as after an `up` without the setting."""
+        note, name = self._files.folder / "database", name_of(os.environ.get(DATABASE, ""))
+        before = note.read_text() if note.exists() else name
+        if before != name:
+            self._tell(f"the database is {name}; earlier runs of this store are in {before}, and not shown here")
+        note.write_text(name)
 
     def _record(self) -> ServiceRecord:
         return ServiceRecord(
             address=f"http://{HOST}:{self._port}",
             root=self._root,
             keeper=os.getpid(),
+            identity=process_identity(os.getpid()),
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             authenticated=bool(self._auth),
             version=version_of("fleetune"),
@@ -102,8 +115,7 @@ class Keeper:
     def _launch(self, name: str, module: str, *arguments: str, first_line: str = "") -> Job:
         database = {DATABASE: os.environ[DATABASE]} if name == "server" and DATABASE in os.environ else {}
         log = self._files.folder / f"{name}.log"
-        if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
-            log.replace(log.with_suffix(".log.1"))
+        bound(log)
         job = ProcessLauncher().start(
             Command(
                 module=module,
@@ -122,8 +134,8 @@ class Keeper:
         )
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
-            if job.poll() is not None:
-                raise TryAgain(f"Prefect's server did not start ({job.tail(1).strip() or 'no reason given'})")
+            if (code := job.poll()) is not None:
+                raise ended_at_start(code, job.tail())
             if answers(self._port):
                 return
             if self._stop.wait(ASK_S):
@@ -133,10 +145,17 @@ class Keeper:
     def _register(self, worker_lives: bool) -> None:
         """Tell the server the deployments, and of runs that say Running whether they are."""
         job = self._launch("registration", "flows.service.registration", *(("--worker-lives",) if worker_lives else ()))
+        threading.Thread(target=self._end_with_server, args=(job,), daemon=True).start()
         try:
             follow_registration(job, self._tell)
         finally:
             del self._jobs["registration"]
+
+    def _end_with_server(self, job: Job) -> None:
+        """Kill a registration whose server has ended, or whose service ends: it would wait for that server's return."""
+        while job.wait(ASK_S) is None:
+            if self._stop.is_set() or self._jobs["server"].poll() is not None:
+                job.stop(0.0)
 
     def _start_worker(self) -> None:
         self._launch("worker", "flows.service.worker", POOL)
@@ -146,19 +165,23 @@ class Keeper:
         pause_s, began = LOOK_S, time.monotonic()
         ended_runs = EndedRuns(self._files, self._port, self._auth)
         messages = EndMessages(ServerApi(self._port, self._auth), self._root)
+        owed = False  # a registration that failed, as while the database is away
         while not self._stop.wait(LOOK_S):
             messages.complete()
+            for name in self._jobs:
+                bound(self._files.folder / f"{name}.log")
             ended = [name for name, job in self._jobs.items() if job.poll() is not None]
-            if not ended and not ended_runs.still_shown():
+            if not ended and not owed and not ended_runs.still_shown():
                 pause_s = LOOK_S if time.monotonic() - began > MOST_PAUSE_S else pause_s
                 continue
             if self._stop.wait(pause_s):
                 return
-            pause_s, began = min(2 * pause_s, MOST_PAUSE_S), time.monotonic()
+            pause_s, began, owed = min(2 * pause_s, MOST_PAUSE_S), time.monotonic(), True
             try:
                 if "server" in ended:
                     self._start_server()
                 self._register(worker_lives="worker" not in ended)
+                owed = False
                 if "worker" in ended:
                     self._start_worker()
             except FleetuneError as error:
@@ -169,6 +192,30 @@ class Keeper:
         for name, grace_s in (("registration", 0.0), ("worker", WORKER_GRACE_S), ("server", SERVER_GRACE_S)):
             if name in self._jobs:
                 self._jobs[name].stop(grace_s)
+
+
+def bound(log: Path) -> None:
+    """Set a long log aside, also while a child appends to it: a server without its database writes 5 MB a minute."""
+    if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
+        shutil.copyfile(log, log.with_suffix(".log.1"))
+        os.truncate(log, 0)
+
+
+def name_of(url: str) -> str:
+    """How a database is called where no password may be told; empty URL: the file in the store."""
+    if not url:
+        return "SQLite in the store"
+    parts = urlsplit(url)
+    return f"{parts.scheme.partition('+')[0]}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def ended_at_start(code: int, tail: str) -> FleetuneError:
+    """The error for a server that has ended with `code` instead of starting; `tail`: the end of its log."""
+    said = [line.strip() for line in tail.splitlines() if line.strip() and not line.startswith("ERROR:")]
+    why = said[-1] if said else "no reason given"
+    if code in (Refused.exit_code, TryAgain.exit_code):
+        return by_exit_code(code, why)  # its own sentence, as for a database that does not answer
+    return TryAgain(f"Prefect's server did not start ({why})")
 
 
 def reserve(port: int) -> socket.socket:
@@ -190,22 +237,34 @@ def reserve(port: int) -> socket.socket:
     return reserved
 
 
-def other_people(own: int) -> list[str]:
-    """Names of other accounts of this machine that people log in with."""
-    return [
+def other_people(own: int, homes: Path = HOMES) -> list[str]:
+    """Names of other accounts of this machine that people log in with, and of their folders: a directory of accounts
+    elsewhere (LDAP) does not list them.
+    """
+    listed = {
         entry.pw_name
         for entry in pwd.getpwall()
-        if entry.pw_uid >= FIRST_USER_ID
-        and entry.pw_uid not in (own, 65534)
-        and Path(entry.pw_shell).name not in NO_SHELL
-    ]
+        if _is_person(entry.pw_uid, own) and Path(entry.pw_shell).name not in NO_SHELL
+    }
+    known = {entry.pw_uid for entry in pwd.getpwall()}
+    folders = {
+        path.name for path in homes.glob("*") if _is_person(uid := path.lstat().st_uid, own) and uid not in known
+    }
+    return sorted(listed | folders)
+
+
+def _is_person(uid: int, own: int) -> bool:
+    return uid >= FIRST_USER_ID and uid not in (own, 65534)
 
 
 def follow_registration(job: Job, tell: Callable[[str], None]) -> None:
     """Tell what a registration prints; TryAgain when it fails."""
     for line in job.lines():
         tell(line)
-    if job.wait() != 0:
+    code = job.wait()
+    if code == Refused.exit_code:
+        raise Refused(job.tail(1).strip())
+    if code != 0:
         raise TryAgain(f"the deployments could not be registered ({job.tail(1).strip()}); run it again")
 
 

@@ -5,30 +5,46 @@ Prefect's own command kills the flow runs of a worker that is terminated, and lo
 
 import abc
 import asyncio
+import math
 import os
 import signal
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
 from prefect.logging.configuration import setup_logging
 from prefect.workers.process import ProcessWorker
 
-from flows.service.flow_process import LOOK_S, ORPHAN_S
+from flows.service.flow_process import LOOK_S, Patience
+from flows.service_files import FOLDER, SUBMITTED
 
-NAME = "fleetune"
+NAME, QUERY_S = "fleetune", 1.0
 
 
 class Worker(ProcessWorker, abc.ABC):  # abstract: so Prefect does not offer it as another type of worker
-    """Starts no flow run once `ends` is set."""
+    """Starts no flow run once `ends` is set. It asks the server every QUERY_S, and at once after a submission."""
 
     ends = False
+    asked_s, seen_ns = -math.inf, 0
 
     async def get_and_submit_flow_runs(self) -> Any:
-        """Start the flow runs that are due."""
-        return [] if self.ends else await super().get_and_submit_flow_runs()
+        """Start the flow runs that are due; Prefect calls it many times a second."""
+        mark_ns = touched_ns(Path(os.environ["PREFECT_HOME"]) / FOLDER / SUBMITTED)
+        if self.ends or (mark_ns == self.seen_ns and time.monotonic() < self.asked_s + QUERY_S):
+            return []
+        self.asked_s, self.seen_ns = time.monotonic(), mark_ns
+        return await super().get_and_submit_flow_runs()
+
+
+def touched_ns(path: Path) -> int:
+    """When a file was touched last, in nanoseconds since 1970; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def main() -> None:
@@ -57,11 +73,15 @@ async def _work(pool: str) -> None:
 
 
 def end_runs(worker: int) -> None:
-    """Tell the flow runs of a worker to end, and wait for them: training writes a checkpoint. `worker`: its process."""
-    deadline_s = time.monotonic() + ORPHAN_S
+    """Tell the flow runs of a worker to end, and wait for them: training writes a checkpoint. `worker`: its process.
+
+    Those that have nothing left to do but to report to a server that is gone, as when the machine shuts down, end
+    themselves after their worker.
+    """
+    patience = Patience()
     told: set[psutil.Process] = set()
     with suppress(psutil.Error):
-        while (runs := set(psutil.Process(worker).children())) and time.monotonic() < deadline_s:
+        while (runs := set(psutil.Process(worker).children())) and patience.lasts(runs):
             for run in runs - told:
                 with suppress(psutil.Error):
                     run.terminate()

@@ -1,11 +1,16 @@
 """The benchmark `pipeline`: what counts as a stage's work, and what it refuses to measure."""
 
+import socket
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.pipeline.commands import CONFIG, make_runs, verify_speed
-from benchmarks.pipeline.flow_runs import TimedRun, expect, stages_work_s
+from benchmarks.pipeline.flow_runs import LATE_TIMES, TimedRun, answer, expect, stages_work_s
 from fleetune.store import RunRecord, StageRecord, Store
 from flows import configs
 
@@ -49,3 +54,41 @@ def test_verified_bytes_are_counted(tmp_path: Path) -> None:
     """The speed of hashing is the artifact's bytes by its seconds, and is positive."""
     figure = verify_speed(tmp_path / "store", 4 << 20, repeats=2)
     assert figure.value is not None and figure.value > 0 and figure.spread is not None
+
+
+ANSWER_S = 0.2
+
+
+@contextmanager
+def hanging() -> Iterator[tuple[str, socket.socket]]:
+    """The address of a server that answers nothing, and its socket, whose connections nobody has accepted."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/api/flow_runs/1", listener
+
+
+def answer_second(listener: socket.socket) -> None:
+    """Keep the first connection open, and answer the second one."""
+    with listener.accept()[0], listener.accept()[0] as second:
+        second.recv(65536)
+        second.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+def test_an_answer_that_never_comes_is_asked_for_again() -> None:
+    """One request without an answer ends no measurement, a server that answers none does, with a sentence, and what may
+    have been written is not written twice.
+
+    Bug: a benchmark ended with the traceback of one request that was not answered within 60 s.
+    """
+    with hanging() as (address, listener), ThreadPoolExecutor() as pool:
+        served = pool.submit(answer_second, listener)
+        assert answer(urllib.request.Request(address), ANSWER_S) == b"{}"
+        served.result()
+    with hanging() as (address, _), pytest.raises(RuntimeError, match=f"did not answer {LATE_TIMES} times"):
+        answer(urllib.request.Request(address), ANSWER_S)
+    with hanging() as (address, listener):
+        with pytest.raises(TimeoutError):
+            answer(urllib.request.Request(address, data=b"{}"), ANSWER_S)
+        listener.setblocking(False)
+        listener.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            listener.accept()

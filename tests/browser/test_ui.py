@@ -9,7 +9,7 @@ import yaml
 from playwright.sync_api import Locator, expect
 
 from fleetune.store import RunRecord, Store
-from flows.form.choices import AS_GIVEN, STAGE_NAMES, names_in
+from flows.form import AS_GIVEN, STAGE_NAMES, names_in
 from tests.browser.ui import Ui
 from tests.flows.service.client import ServiceClient
 from tests.flows.service.training import Training, write_run_file

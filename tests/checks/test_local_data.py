@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleetune.checks.local_data import check_local_data
+from fleetune.checks.findings import check_local_data
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused

@@ -17,7 +17,9 @@ COMMANDS = sorted(
     {*README, *(c for page in (REPOSITORY / "docs").glob("*.md") for c in COMMAND.findall(page.read_text()))}
 )
 TRAINS_NOTHING = [
-    command for command in COMMANDS if not command.startswith(("solve configs", "doctor", "compare", "evaluate"))
+    command
+    for command in COMMANDS
+    if not command.startswith(("solve configs", "doctor", "compare", "evaluate", "chaos"))
 ]
 
 

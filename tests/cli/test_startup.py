@@ -61,3 +61,13 @@ def test_records_are_shown_without_libraries_of_runs(root: Path, arguments: list
     assert "small" in out or "checkpoint" in out
     assert "pydantic" in found  # the list of packages is what it seems
     assert sorted(found & HEAVY) == []
+
+
+def test_the_service_starts_without_planners() -> None:
+    """Each start of a service registers the flows in a process of its own: the planners and their compiler, which
+    `compare` needs once it runs, were half of its processor time.
+    """
+    program = "import sys; import flows.service.registration; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    found = set(done.stdout.split())
+    assert "prefect" in found and not found & {"fleetune.planning", "numba", "scipy", "torch"}

@@ -58,6 +58,28 @@ b>a .......................aaaaaa.................
 """)
 
 
+def test_each_coded_tensor_costs_its_own_part() -> None:
+    """Beside 0.25 ticks a byte, each of two values of 8 bytes takes 3 ticks to encode on a and 2 to decode on b; with
+    error feedback a decodes, too. A dense link pays for none."""
+    plain = coded(two(elements=(2, 2)), a=(0.25, 0.25), b=(0.5, 0.125))
+    parts = {"encode_s": 3 * TICK_S, "decode_s": 2 * TICK_S}
+    profile = replace(
+        plain,
+        times=tuple(replace(times, codecs=(replace(times.codecs[0], **parts),)) for times in plain.times),
+    )
+
+    def took(use: LinkUse, known: Profile) -> dict[str, int]:
+        rows = [row for row in forecast(chain(use), FLEET, known).rows if not row.is_transfer]
+        return {row.action.removeprefix("main/"): ticks.ticks(row.end_s - row.start_s) for row in rows}
+
+    assert took(THERE, plain) == {"0F0": 1 + 4, "1F0": 1 + 2, "1B0": 1, "0B0": 1}
+    assert took(THERE, profile) == {"0F0": 1 + 4 + 2 * 3, "1F0": 1 + 2 + 2 * 2, "1B0": 1, "0B0": 1}
+    assert took(replace(THERE, feedback=True), profile)["0F0"] == 1 + 8 + 2 * 3 + 2 * 2
+    assert took(replace(THERE, codec=DENSE), profile) == {"0F0": 1, "1F0": 1, "1B0": 1, "0B0": 1}
+    between = replace(profile.times[0], codecs=(*profile.times[0].codecs,)).codec_time("int8")
+    assert (between.encode_s, between.decode_s) == (3 * TICK_S, 2 * TICK_S)
+
+
 def test_only_links_with_a_codec_pay() -> None:
     """A dense direction costs nothing, whatever the profile says of codecs."""
     profile = coded(two(), a=(0.25, 1.0), b=(0.5, 0.125))

@@ -9,10 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetune.clock import Clock, forecast, interpolate
-from fleetune.clock.costs import interpolate_table, lost_s_per_byte, memory_warnings, remaining_shares
+from fleetune.clock.costs import (
+    interpolate_table,
+    lost_s_per_byte,
+    memory_warnings,
+    remaining_shares,
+)
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import Gate, LinkUse, Plan
-from fleetune.contracts.profile import Profile, Subnet, SubnetPart
+from fleetune.contracts.profile import GateExtra, GateTimes, Profile, Subnet, SubnetPart
 from fleetune.errors import Refused
 from tests.clock import fleets, ticks
 from tests.clock.ticks import picture, segment
@@ -87,9 +92,9 @@ def gated(micro_batches: int, **gates: str) -> Plan:
     return replace(plan, gates=made)
 
 
-def lengths(plan: Plan) -> dict[str, int]:
+def lengths(plan: Plan, profile: Profile = HEADS) -> dict[str, int]:
     """Ticks of every action."""
-    rows = forecast(plan, FLEET, HEADS).rows
+    rows = forecast(plan, FLEET, profile).rows
     return {row.action.removeprefix("main/0"): ticks.ticks(row.end_s - row.start_s) for row in rows}
 
 
@@ -108,6 +113,23 @@ def test_gates_that_are_all_full_change_nothing() -> None:
     """Gates that are always full give the forecast of the plan without gates."""
     plan = gated(3)
     assert forecast(gated(3, head0="111", head1="111"), FLEET, HEADS) == forecast(plan, FLEET, HEADS)
+
+
+def test_gates_cost_what_the_device_measured() -> None:
+    """By the operations of both heads in a micro-batch: full and forward-only heads take a whole forward and half a
+    backward more, full and skipped ones, in one group, half a forward and a quarter of a backward; heads that all run
+    forward only cost nothing backward; where all or none run there is no gate to pay for."""
+    extra = GateTimes(skipped=GateExtra(forward=0.5, backward=0.25), forward_only=GateExtra(forward=1.0, backward=0.5))
+    times = tuple(replace(each, gates=extra) for each in HEADS.times)
+    plan = gated(5, head0="11231", head1="12333")
+    plain, slow = lengths(plan), lengths(plan, replace(HEADS, times=times))
+    assert {name: slow[name] - plain[name] for name in plain} == {
+        **{"F0": 0, "B0": 0},
+        **{"F1": 14, "B1": 14},
+        **{"F2": 7, "B2": 0},
+        **{"F3": 0, "B3": 0},
+        **{"F4": 7, "B4": 7},
+    }
 
 
 def test_units_without_a_subnet_always_run() -> None:

@@ -8,6 +8,7 @@ from fleetune.clock import forecast
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import Forecast
 from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share, actions_of
+from fleetune.contracts.profile import Spread
 from fleetune.errors import Refused
 from tests.clock import fleets
 
@@ -41,6 +42,42 @@ def test_busy_time_is_the_sum_of_the_tasks() -> None:
     """a runs 2 units 3 times on 4 samples: 3·2·(1+2)·0.001·4.1 s."""
     busy = {b.device: b.amount for b in forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE).busy_s}
     assert busy["a"] == pytest.approx(3 * 2 * 3 * 0.001 * 4.1)
+
+
+def test_a_forecast_has_an_interval_from_what_was_measured() -> None:
+    """Its ends are the rounds with all passes and links at their fastest and at their slowest; without measurements it
+    has none, and none is in its JSON."""
+    plain = forecast(fleets.PLAN, fleets.FLEET, fleets.PROFILE)
+    assert plain.interval is None and "interval" not in json_io.dump(plain)
+    alone = fleets.plan(("u0 u1 u2 u3", {"b": 2}, 1))
+    spread = replace(
+        fleets.PROFILE, times=tuple(replace(t, spread=Spread(low=0.9, high=1.25)) for t in fleets.PROFILE.times)
+    )
+    said = forecast(alone, fleets.FLEET, spread)
+    assert said.interval is not None and said.round_s == forecast(alone, fleets.FLEET, fleets.PROFILE).round_s
+    assert said.interval.low_s == pytest.approx(0.9 * said.round_s)
+    assert said.interval.high_s == pytest.approx(1.25 * said.round_s)
+    loose = replace(fleets.FLEET, links=tuple(replace(link, fit_error=0.2) for link in fleets.FLEET.links))
+    said = forecast(fleets.PLAN, loose, fleets.PROFILE)
+    assert said.interval is not None and said.interval.low_s < said.round_s < said.interval.high_s
+    assert forecast(alone, loose, fleets.PROFILE).interval is None, "no link of the plan is used"
+    both = forecast(fleets.PLAN, loose, spread)
+    assert both.interval is not None and both.interval.covers(both.round_s)
+    assert both.interval.low_s < said.interval.low_s and said.interval.high_s < both.interval.high_s
+    assert json_io.parse(Forecast, json_io.text(both), "forecast") == both
+
+
+def test_a_stretched_device_takes_longer_everywhere() -> None:
+    """All passes of a device that falls short of its quota are longer by its stretch; others are as before."""
+    alone = fleets.plan(("u0 u1 u2 u3", {"b": 2}, 1))
+    times = tuple(replace(t, stretch=1.25 if t.device == "b" else 1.0) for t in fleets.PROFILE.times)
+    said = forecast(alone, fleets.FLEET, replace(fleets.PROFILE, times=times))
+    assert said.round_s == pytest.approx(1.25 * forecast(alone, fleets.FLEET, fleets.PROFILE).round_s)
+    assert "stretch" not in json_io.dump(fleets.PROFILE)["times"][0], "profiles of before are written as before"
+    with pytest.raises(Refused, match="stretch is 0.5; it is at least 1"):
+        replace(times[0], stretch=0.5)
+    with pytest.raises(Refused, match="1 must lie between low 1.1 and high 1.2"):
+        Spread(low=1.1, high=1.2)
 
 
 def test_one_device_needs_only_its_compute_time() -> None:

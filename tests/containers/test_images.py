@@ -50,6 +50,23 @@ def test_no_step_needs_a_shell() -> None:
     assert all(isinstance(ast.literal_eval(step), list) for step in steps)
 
 
+@pytest.mark.parametrize("target", images.TARGETS)
+def test_wheels_of_every_stage_are_gathered(target: str) -> None:
+    """The build of an image gathers the wheels of all stages that it needs, also where the other images are current and
+    the engine has forgotten their steps."""
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.M | re.S))
+    bases = {name: base for base, name in re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.M)}
+    reached, todo = set[str](), [target]
+    while todo:
+        stage = todo.pop()
+        if stage in stages and stage not in reached:
+            reached.add(stage)
+            todo += [bases[stage], *re.findall(r"from=([\w-]+)", stages[stage])]
+    assert {found for stage in reached for found in re.findall(r"build/wheels/(\w+)", stages[stage])} == set(
+        images.WHEELS[target]
+    )
+
+
 @pytest.mark.parametrize("target", ["plan", "train"])
 def test_packages(target: str) -> None:
     """Only the image `train` has torch, and no image has Prefect."""

@@ -73,6 +73,6 @@ def test_no_stage_key_has_them() -> None:
 
 def test_every_task_has_scores() -> None:
     """The scores that can be asked for are those that evaluation compares."""
-    from fleetune.evaluation.scores import BETTER
+    from fleetune.evaluation.trained_model import BETTER
 
     assert set(SCORES) == set(TASKS) and {name for names in SCORES.values() for name in names} == set(BETTER)

@@ -8,7 +8,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fleetune.contracts.input_spec import InputSpec
-from fleetune.data import builtin_datasets
+from fleetune.data import named_datasets
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from tests.data.samples import CAUSAL, IMAGES, TEXT, prepared, texts, whole
@@ -51,7 +51,7 @@ def test_digits_are_sized_and_typed_for_the_model(tmp_path: Path) -> None:
 
 def test_no_docstring_is_in_two_splits(docstrings: PreparedData) -> None:
     """Every distinct docstring is stored exactly once, so no test sample is a training sample."""
-    rows = [str(row["text"]) for table in builtin_datasets.docstrings().train for _, row in table.rows()]
+    rows = [str(row["text"]) for table in named_datasets.docstrings().train for _, row in table.rows()]
     stored = texts(docstrings, "train") + texts(docstrings, "test")
     assert len(rows) > 1000
     assert len({" ".join(row.split()) for row in rows}) == len(rows)
@@ -69,7 +69,7 @@ def test_docstrings_do_not_say_their_own_answer(docstrings: PreparedData) -> Non
 
 def test_docstring_classes_are_common_packages(docstrings: PreparedData) -> None:
     """The classes are ten packages of every distribution, sorted, each with tens of texts."""
-    assert len(docstrings.labels) == builtin_datasets.CLASSES
+    assert len(docstrings.labels) == named_datasets.CLASSES
     assert {"asyncio", "email", "logging", "unittest"} <= set(docstrings.labels)
     assert list(docstrings.labels) == sorted(docstrings.labels)
     counts = Counter(whole(docstrings, "train")["labels"].tolist())
@@ -90,7 +90,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake standard library of five files: b equals a up to white space, d is blank."""
     for name, text in SOURCES.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(builtin_datasets, "stdlib_files", lambda: tuple((name, tmp_path / name) for name in SOURCES))
+    monkeypatch.setattr(named_datasets, "stdlib_files", lambda: tuple((name, tmp_path / name) for name in SOURCES))
 
 
 @pytest.mark.usefixtures("library")
@@ -122,7 +122,7 @@ def test_the_whole_library_is_read(tmp_path: Path) -> None:
     data = prepared(tmp_path / "d", "stdlib-sources", CAUSAL, train_samples=64, test_samples=16)
     assert (data.size("train"), data.size("test")) == (64, 16)
     assert data.labels == ()
-    names = [name for name, _ in builtin_datasets.stdlib_files()]
+    names = [name for name, _ in named_datasets.stdlib_files()]
     assert len(names) > 400
     assert not [name for name in names if "test" in name.split("/")]
 

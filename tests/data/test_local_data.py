@@ -13,8 +13,7 @@ import pytest
 from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data.local_data import LocalSurvey, check_agreement, prepare, survey
-from fleetune.data.local_process import SURVEYED, LocalTask
+from fleetune.data.local_data import SURVEYED, LocalSurvey, LocalTask, check_agreement, prepare, survey
 from fleetune.data.prepared_data import LABELS, LocalSource, PreparedData
 from fleetune.data.sources import content_digest
 from fleetune.data.writer import Preparation, SharedChoices, write_data
@@ -144,7 +143,7 @@ def test_no_message_of_a_damaged_table_holds_a_sample(suffix: str, heading: str,
 def assert_nothing_told(task: LocalTask, folder: Path) -> None:
     """Run the process, which must fail, and search all that it writes."""
     json_io.write(task, folder / "task.json")
-    command = [sys.executable, "-m", "fleetune.data.local_process", "--task", str(folder / "task.json")]
+    command = [sys.executable, "-m", "fleetune.data.local_data", "--task", str(folder / "task.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == Refused.exit_code, done
     last = json.loads(done.stdout.splitlines()[-1])

@@ -13,7 +13,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.task import ignore_progress
 from fleetune.discovery.devices import build_devices, oversubscription_notes
 from fleetune.discovery.discover import discover
-from fleetune.discovery.machine_facts import Accelerator, MachineFacts
+from fleetune.discovery.machine import Accelerator, MachineFacts
 from fleetune.discovery.measurement import Measurement
 from fleetune.errors import Refused
 from fleetune.launching import LocalSites

@@ -16,7 +16,7 @@ from fleetune.contracts.task import ignore_progress
 from fleetune.discovery.agent_pool import DiscoveryTimeLimits
 from fleetune.discovery.discover import discover
 from fleetune.discovery.hysteresis import judge
-from fleetune.discovery.machine_load import MachineLoad
+from fleetune.discovery.machine import MachineLoad
 from fleetune.discovery.measurement import LinkEvidence, Measurement
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Job, ListenSettings, LocalSites, ProcessLauncher
@@ -97,9 +97,13 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     assert [device.launcher for device in fleet.devices] == [DOCKER, DOCKER]
 
 
+BY_OTHERS = ("while other programs used", "but not in every probe")
+
+
 @pytest.mark.slow
 def test_a_machine_that_others_keep_busy_keeps_the_stored_fleet() -> None:
-    """Real links beside two programs on every core, three times as slow as in the stored fleet, are never believed.
+    """Real links beside two programs on every core, three times as slow as in the stored fleet, are never believed, be
+    it that others' programs are seen, or that a probe escaped them.
 
     Were it not for the load, the second measurement would be.
     """
@@ -118,7 +122,7 @@ def test_a_machine_that_others_keep_busy_keeps_the_stored_fleet() -> None:
             seen = discover(TWO, LocalSites(), ignore_progress, lambda _: None, stored=fast)
             assert all(evidence.load.other_cores > 0.5 for evidence in seen.links)
             verdict = judge(fast, seen, before, 0.1)
-            assert verdict.keep and (not verdict.why or "while other programs used" in verdict.why), verdict.why
+            assert verdict.keep and (not verdict.why or any(cause in verdict.why for cause in BY_OTHERS)), verdict.why
             before = seen
     finally:
         for program in programs:
@@ -174,6 +178,8 @@ def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     launcher = Watched({0: "silent"})
     request = FleetRequest(devices=(DeviceRequest(name="mute"),))
-    with pytest.raises(TryAgain, match="device mute: its discovery agent did not say 'here' within 0.2 s"):
+    with pytest.raises(
+        TryAgain, match="device mute: its discovery agent fell silent: it did not say 'here' within 0.2 s"
+    ):
         discover(request, LocalSites(launcher), ignore_progress, lambda _: None, DiscoveryTimeLimits(answer_s=0.2))
     assert all(job.poll() is not None for job in launcher.jobs)

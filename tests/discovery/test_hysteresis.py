@@ -7,7 +7,7 @@ import pytest
 
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.discovery.hysteresis import Cause, Verdict, deviations, judge
-from fleetune.discovery.machine_load import MachineLoad
+from fleetune.discovery.machine import MachineLoad
 from fleetune.discovery.measurement import LinkEvidence, LinkFit, Measurement
 
 TOLERANCE = 0.1

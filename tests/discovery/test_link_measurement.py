@@ -13,8 +13,8 @@ from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.task import ignore_progress
 from fleetune.discovery.link_measurement import Expectations, LinkProber, ProbeEnd, fit_link, measure_link
 from fleetune.discovery.link_probe import SIZES_BYTES, LinkProbe, ProbeResult, RoundTrip, max_payload_bytes, sweep
-from fleetune.discovery.machine_load import sample_load
-from fleetune.discovery.tolerance import within_tolerance
+from fleetune.discovery.machine import sample_load
+from fleetune.discovery.measurement import within_tolerance
 
 
 def probed(latency_s: float, bytes_per_s: float, noise: float = 0.0, outliers: float = 0.0) -> ProbeResult:

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetune.clock import forecast
-from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.metrics import Interval, TimelineRow
 from fleetune.contracts.plan import DeviceOrder
 from fleetune.drawing import ReportContent, gantt, report
-from fleetune.drawing.axis_labels import axis_ticks, short_names
-from fleetune.drawing.charts import fleet_chart
+from fleetune.drawing.charts import fleet_chart, round_chart
 from fleetune.drawing.model_chart import gates_chart, model_chart
-from fleetune.drawing.svg import colours_of_devices
+from fleetune.drawing.svg import axis_ticks, colours_of_devices, short_names
 from fleetune.errors import Refused
 from fleetune.planning import solve
 from tests.clock import fleets
@@ -54,6 +53,30 @@ def bars(svg: str) -> list[ElementTree.Element]:
     """Rectangles of timeline rows."""
     found = ElementTree.fromstring(svg).iter(f"{SVG}rect")
     return [rect for rect in found if rect.get("class", "").startswith("bar ")]
+
+
+def test_a_round_is_drawn_with_the_interval_of_its_forecast() -> None:
+    """The bar spans the interval and holds the forecast's mark; below lie a dot for every measured round and the mark
+    of their median. The page says the range; without an interval nothing is drawn."""
+    run = content()
+    assert run.training is not None
+    assert round_chart(run.forecast, run.training) == "" and " to " not in tile(report(run), "forecast (")
+    foreseen = replace(
+        run.forecast, interval=Interval(low_s=run.forecast.round_s * 0.9, high_s=run.forecast.round_s * 1.2)
+    )
+    drawn = ElementTree.fromstring(round_chart(foreseen, run.training))
+    (interval,) = [rect for rect in drawn.iter(f"{SVG}rect") if rect.get("class") == "bar F"]
+    x, width = float(interval.get("x", "")), float(interval.get("width", ""))
+    marks = [float(each.get("x1", "")) for each in drawn.iter(f"{SVG}line") if each.get("class") != "rule"]
+    assert x < marks[0] < x + width and (marks[0] - x) / width == pytest.approx(1 / 3, abs=0.02)
+    assert len(marks) == 2 and len(list(drawn.iter(f"{SVG}circle"))) == len(run.training.rounds)
+    assert "to" in tile(report(replace(run, forecast=foreseen, training=None, evaluation=None)), "a round, forecast")
+    assert "to" in report(replace(run, forecast=foreseen))
+
+
+def tile(page: str, words: str) -> str:
+    """The text of a page from some words to the end of their element."""
+    return page[page.index(words) :].split("</span>")[0]
 
 
 def test_a_gantt_chart_has_a_bar_with_a_tooltip_for_every_row() -> None:

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fleetune.drawing.curves import Curve, curves_chart
+from fleetune.drawing.charts import Curve, curves_chart
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP
 from fleetune.drawing import gantt, report
 from fleetune.drawing.charts import fleet_chart, used_pairs
+from fleetune.drawing.gantt import queueing_text, waits
 from fleetune.drawing.model_chart import gates_chart
-from fleetune.drawing.queueing import queueing_text, waits
 from fleetune.drawing.text import span_text
 from tests.drawing import hand_made
 from tests.drawing.contents import by_hand, content, row

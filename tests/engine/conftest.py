@@ -91,6 +91,12 @@ def engine() -> Iterator[Any]:
     client.close()
 
 
+@pytest.fixture(scope="session")
+def store_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Root of a store for tests whose runs are the same up to the profile: devices are profiled once."""
+    return tmp_path_factory.mktemp("engine") / "store"
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(engine: Any) -> Iterator[None]:
     """Whatever a test makes on the engine is gone after it: containers, also ended ones, networks and volumes."""

@@ -13,13 +13,16 @@ import psutil
 import pytest
 
 from fleetune.launching.docker import cleanup
-from flows.service.flow_process import ORPHAN_S
+from flows.service.flow_process import ALONE_S
 from tests.engine.pipelines import LINKS, config
 from tests.flows.service.client import ServiceClient
 from tests.flows.service.training import Training, committed_rounds, end_in_s, saved_rounds
 
-ROUNDS, END_S = 400, 10.0
+ROUNDS, END_S = 150, 10.0
 """Rounds of each training; and seconds within which nothing of it is left."""
+SLOW_LINKS = {**LINKS, "latency_s": 0.06}
+"""Latency makes rounds long at no processor time, so that few are enough to be in the midst of a training twice."""
+ONLY_TRAINING = {"start_from": "train", "until": "monitor"}
 STOPPED = 130
 """Exit code of a command that was told to end."""
 
@@ -38,17 +41,22 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run file of a training with ten rounds a second or so, without checkpoints by the clock or by rounds."""
-    emulated = {"cores": 0.4, "memory_bytes": 1_000_000_000}
+def slow(service: ServiceClient, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run file of a training with three rounds a second, without checkpoints by the clock or by rounds; its plan
+    is stored.
+    """
+    emulated = {"cores": 0.8, "memory_bytes": 1_000_000_000}
     devices = [
         {"name": name, "launcher": "docker", "accelerator": "cpu", "emulate": dict(emulated)}
         for name in ("desk", "nano")
     ]
-    fleet = {"devices": devices, "links": LINKS, "image": "fleetune-mounted"}
+    fleet = {"devices": devices, "links": SLOW_LINKS, "image": "fleetune-mounted"}
     training = {"rounds": ROUNDS, "batch_samples": 32, "micro_batch_samples": 8, "checkpoint_every_rounds": 1000}
     folder = tmp_path_factory.mktemp("config")
-    return config(folder, fleet=fleet, training=training)
+    path = config(folder, fleet=fleet, training=training)
+    ended = service.ended(service.start(base=str(path), until="plan"))
+    assert ended["state_name"] == "Completed", ended["state"]["message"]
+    return path
 
 
 class ContainerTraining(Training):
@@ -59,7 +67,7 @@ class ContainerTraining(Training):
     def __init__(self, service: ServiceClient, engine: Any, config: Path, learning_rate: float) -> None:
         """See Training."""
         self._engine, self._before = engine, left_on(engine)
-        super().__init__(service, config, learning_rate)
+        super().__init__(service, config, learning_rate, **ONLY_TRAINING)
         assert len(self.left) > len(self.names)
 
     @property
@@ -115,7 +123,7 @@ def test_cancel_and_pause_remove_containers_and_lose_no_round(service: ServiceCl
     assert training.saved[-1] == before < ROUNDS
     service.call("POST", f"/flow_runs/{training.run}/resume")
     trained = training.finished(before)
-    whole = service.start(base=service.flow_run(training.run)["parameters"]["base"], start_from="train")
+    whole = service.start(base=service.flow_run(training.run)["parameters"]["base"], **ONLY_TRAINING)
     assert service.ended(whole)["state_name"] == "Completed"
     assert "goes on from round" not in service.logs(whole)
     assert training.model_of(whole) == trained
@@ -130,7 +138,7 @@ def test_a_shutdown_loses_no_round_and_up_removes_what_kills_leave(
     """
     training = ContainerTraining(service, engine, slow, 2e-3)
     training.terminate_all()
-    training.end_in_s(ORPHAN_S + END_S)
+    training.end_in_s(2 * ALONE_S + END_S)
     saved = training.rounds
     assert training.saved == [saved]
     training.up()

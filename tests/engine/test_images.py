@@ -31,7 +31,7 @@ ADDRESS = re.compile(r"https?://|index[-_]url|PIP_|trusted-host|password|token",
 COUNTED = """
 import json, sys
 from pathlib import Path
-import fleetune.compiled  # chooses how numba compiles, before numba is there
+import fleetune.jit  # chooses how numba compiles, before numba is there
 from numba.core import event
 found = []
 

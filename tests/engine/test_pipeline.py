@@ -17,7 +17,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.discovery.tolerance import link_matches
+from fleetune.discovery.measurement import link_matches
 from fleetune.errors import Infeasible
 from fleetune.launching.docker.sites import DockerSites
 from fleetune.launching.placement import FleetPlacement
@@ -36,6 +36,7 @@ def fleet_of(told: Told) -> Fleet:
     return json_io.read(Fleet, told.store.folder("fleet", told.record.outputs["fleet"]) / "fleet.json")
 
 
+@pytest.mark.measures
 def test_a_run_in_containers_and_what_a_second_one_keeps(tmp_path: Path) -> None:
     """Links come out as asked, every stage ends well, both devices train; a run again trains nothing and a new device
     is the only one that is profiled."""
@@ -53,9 +54,9 @@ def test_a_run_in_containers_and_what_a_second_one_keeps(tmp_path: Path) -> None
     assert "desk: times of" in said and "nano: times of" in said and "shed: times of" not in said
 
 
-def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
+def test_a_device_that_runs_out_of_memory_is_named(store_root: Path, tmp_path: Path) -> None:
     """The engine says that a container hit its limit; the sentence says which device, of what, and what it needs."""
-    told = run(config(tmp_path), tmp_path / "store", until="plan")
+    told = run(config(tmp_path), store_root, until="plan")
     folder = {kind: told.store.folder(kind, digest) for kind, digest in told.record.outputs.items()}
     whole = fleet_of(told)
     small = tuple(dataclasses.replace(each, memory_bytes=96 << 20) for each in whole.devices)
@@ -82,10 +83,10 @@ def test_a_device_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
         )
 
 
-def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_nothing(store_root: Path, tmp_path: Path) -> None:
     """kill -9 of the flow in the middle of training: no container, network or process stays; the next run works."""
-    path, root = config(tmp_path), tmp_path / "store"
-    arguments = ["run", str(path), "--root", str(root), "--set", "training.rounds=400"]
+    path = config(tmp_path)
+    arguments = ["run", str(path), "--root", str(store_root), "--set", "training.rounds=400"]
     flow = subprocess.Popen(
         [sys.executable, "-c", "from flows.cli import main; main()", *arguments],
         stdout=subprocess.DEVNULL,
@@ -94,7 +95,7 @@ def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
     with ExitStack() as stack:
         stack.callback(flow.wait)
         stack.callback(flow.kill)
-        _until_trained(root, flow)
+        _until_trained(store_root, flow)
         reapers = [each.pid for each in _below(flow.pid) if REAPER in " ".join(each.cmdline())]
         handles = [os.pidfd_open(pid) for pid in reapers]
         assert handles
@@ -102,13 +103,17 @@ def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
         for handle in handles:
             assert select.select([handle], [], [], 60)[0]
             os.close(handle)
-    assert run(path, root, until="profile").record.state == "done"
+    assert run(path, store_root, until="profile").record.state == "done"
 
 
 def test_the_edge_fleet_in_a_small_form(tmp_path: Path) -> None:
-    """The run file that comes with the project: four uneven containers, planned by search, every stage to its end."""
+    """The run file that comes with the project: four uneven containers, planned by search, every stage to its end.
+
+    Short texts and few of them: what is computed with 1.6 cores takes the others' time.
+    """
     mounted = ("fleet.image=fleetune-mounted", "stages.image=fleetune-mounted")
-    told = run(EDGE, tmp_path / "store", "training.rounds=2", *mounted)
+    small = ("training.rounds=2", "data.max_length=12", "data.train_samples=128", "data.test_samples=32")
+    told = run(EDGE, tmp_path / "store", *small, *mounted)
     assert {stage.state for stage in told.record.stages} == {"done"}
     assert len(fleet_of(told).devices) == 4
     plan = json_io.read(PlanResult, told.store.folder("plan", told.record.outputs["plan"]) / "plan.json")

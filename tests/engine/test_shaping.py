@@ -123,6 +123,7 @@ def ground() -> Iterator[Ground]:
     assert left == []
 
 
+@pytest.mark.measures
 def test_a_link_carries_what_it_was_held_to(ground: Ground) -> None:
     """Payload arrives within 5 % of the rate asked, first of one and then of another: a new shape replaces the old."""
     (source, _), target = ground.place(), ground.place()

@@ -18,10 +18,10 @@ ROUNDS = 6
 
 
 @pytest.mark.slow
-def test_split_learning_in_containers_gives_the_weights_of_processes(tmp_path: Path) -> None:
+def test_split_learning_in_containers_gives_the_weights_of_processes(store_root: Path, tmp_path: Path) -> None:
     """Two clients, a helper that works for both, and averages every 4 rounds: every tensor agrees in every bit."""
     strategy = {"name": "split-learning", "options": {"helpers": ["desk"], "average_every_rounds": 4}}
-    told = run(config(tmp_path, count=3, strategy=strategy), tmp_path / "store", until="train")
+    told = run(config(tmp_path, count=3, strategy=strategy), store_root, until="train")
     folder = {kind: told.store.folder(kind, digest) for kind, digest in told.record.outputs.items()}
     fleet = json_io.read(Fleet, folder["fleet"] / "fleet.json")
     assert {device.launcher for device in fleet.devices} == {"docker"}

@@ -14,7 +14,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation import EvaluationTask, Summary, evaluate, measured_forecast
-from fleetune.evaluation.scores import ScoringOptions, score
+from fleetune.evaluation.trained_model import ScoringOptions, score
 from tests.evaluation.instances import BERT, LORA, finished, moved, started
 
 WHOLE = ModelRequest(task="sequence-classification", config=BERT)

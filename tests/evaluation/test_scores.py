@@ -9,7 +9,7 @@ import torch
 
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
-from fleetune.evaluation.scores import ScoringOptions, class_scores, classification_scores, score
+from fleetune.evaluation.trained_model import ScoringOptions, class_scores, classification_scores, score
 from tests.evaluation.instances import Told, text_data
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows import next_step
-from flows.service.end_messages import LIMIT_REACHED, LOOK_S, EndMessages
+from flows.service.ended_runs import LIMIT_REACHED, LOOK_S, EndMessages
 
 STORE = "/srv/runs"
 
@@ -17,8 +17,10 @@ class Server:
 
     def __init__(self, *runs: dict[str, Any]) -> None:
         self.runs = {run["id"]: run for run in runs}
+        self.states = {run["id"]: [run["state"]] for run in runs}
         self.asked = 0
         self.retried = False
+        self.retried_beside = ""
         self.away = False
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
@@ -28,20 +30,38 @@ class Server:
         if path == "/flow_runs/filter":
             self.asked += 1
             wanted = body["flow_runs"]["state"]["name"]["any_"]
-            return [run for run in self.runs.values() if run["state"]["name"] in wanted]
+            return [dict(run) for run in self.runs.values() if run["state"]["name"] in wanted]
         if method == "GET" and path.startswith("/flow_runs/"):
             run = self.runs[path.rpartition("/")[2]]
             return {**run, "state": {"name": "AwaitingRetry"}} if self.retried else run
         if path.startswith("/flows/"):
             return {"name": path.rpartition("/")[2]}
+        if path.startswith("/flow_run_states/?flow_run_id="):
+            return self.states[path.rpartition("=")[2]][::-1]
         assert (method, body["force"]) == ("POST", True) and path.endswith("/set_state")
-        self.runs[path.split("/")[2]]["state"] = body["state"]
-        return {"status": "ACCEPT"}
+        identity, beside, self.retried_beside = path.split("/")[2], self.retried_beside, ""
+        if beside == "before":
+            self.set(identity, RETRY)
+        self.set(identity, body["state"])
+        answer = {"status": "ACCEPT", "state": self.runs[identity]["state"]}
+        if beside == "after":
+            self.set(identity, RETRY)
+        return answer
+
+    def set(self, identity: str, state: dict[str, Any]) -> None:
+        """Give a run a state."""
+        states = self.states[identity]
+        states.append({**state, "id": str(len(states)), "timestamp": f"2026-01-02T00:00:{len(states):02}Z"})
+        self.runs[identity]["state"] = states[-1]
+
+
+RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": None, "state_details": {"scheduled_time": "now"}}
 
 
 def run(identity: str, message: str | None, flow: str = "finetune", **parameters: Any) -> dict[str, Any]:
     """A cancelled flow run as the API shows it."""
     state = {"type": "CANCELLED", "name": "Cancelled", "message": message}
+    state |= {"id": "0", "timestamp": "2026-01-02T00:00:00Z"}
     return {"id": identity, "flow_id": flow, "parameters": parameters, "state": state}
 
 
@@ -98,6 +118,16 @@ def test_a_run_that_somebody_starts_again_stays_started() -> None:
     server.retried = True
     complete(server)
     assert server.runs["a"]["state"]["message"] == "Flow run was cancelled successfully."
+
+
+@pytest.mark.parametrize("beside", ["before", "after"])
+def test_a_run_that_is_started_again_beside_its_message_is_started(beside: str) -> None:
+    """Bug: Retry between the keeper's look and its message was overwritten, and the run stayed Cancelled for ever."""
+    server = Server(run("a", "stopped by ann", base="demo-1"))
+    server.retried_beside = beside
+    complete(server)
+    state = server.runs["a"]["state"]
+    assert {key: state[key] for key in RETRY} == RETRY
 
 
 def test_one_odd_run_or_a_busy_server_stops_nothing() -> None:

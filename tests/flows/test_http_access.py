@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.errors import Refused, TryAgain
-from flows import http_access, prefect_server
+from flows import prefect_server
 from flows.api import run_with
 from flows.context import StageSelection
 from tests.flows.toy_pipeline import World, toy_context
@@ -60,7 +60,7 @@ def test_the_users_list_grows(given: dict[str, str], made: dict[str, str]) -> No
     """Loopback addresses are added once to NO_PROXY; entries of the user stay."""
     environment = dict(given)
     for _ in range(2):
-        http_access.bypass_proxies_for_loopback(environment)
+        prefect_server.bypass_proxies_for_loopback(environment)
         assert environment == made
 
 
@@ -68,11 +68,11 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) 
     """Bug: every run ended in an unforeseen RuntimeError when HTTP_PROXY was set."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nobody listens
     environment: dict[str, str] = {}
-    http_access.bypass_proxies_for_loopback(environment)
+    prefect_server.bypass_proxies_for_loopback(environment)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with answering(200) as address:
-        http_access.check_api(address, "PREFECT_API_URL")
+        prefect_server.check_api(address, "PREFECT_API_URL")
 
 
 @pytest.mark.slow
@@ -81,9 +81,9 @@ def test_prefects_clients_read_no_proxy(proxy: str) -> None:
     """Bug: a proxy scheme that httpx does not support stopped Prefect's client before its first call."""
     program = """
 import os
-from flows import http_access
-http_access.bypass_proxies_for_loopback(os.environ)
-http_access.ignore_proxies()
+from flows import prefect_server
+prefect_server.bypass_proxies_for_loopback(os.environ)
+prefect_server.ignore_proxies()
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     print(client.hello().status_code)
@@ -108,7 +108,7 @@ def _environment() -> dict[str, str]:
 def test_an_api_that_answers_is_one(status: int) -> None:
     """An API that asks for a key counts as one that answers."""
     with answering(status) as address:
-        http_access.check_api(address, "PREFECT_API_URL")
+        prefect_server.check_api(address, "PREFECT_API_URL")
 
 
 def test_nobody_answers() -> None:
@@ -116,7 +116,7 @@ def test_nobody_answers() -> None:
     with answering(200) as address:
         pass  # gone now
     with pytest.raises(TryAgain) as caught:
-        http_access.check_api(address, "PREFECT_API_URL")
+        prefect_server.check_api(address, "PREFECT_API_URL")
     assert str(caught.value) == (
         f"PREFECT_API_URL is {address}, where nothing answers (Connection refused): start it, or unset PREFECT_API_URL "
         "to have a server started here"
@@ -127,7 +127,7 @@ def test_the_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address elsewhere is reached through the user's proxy, and the message names the proxy."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with pytest.raises(TryAgain, match=r"nothing answers through the proxy 127\.0\.0\.1 \(Connection refused\)"):
-        http_access.check_api("http://prefect.example:4200/api", "PREFECT_API_URL")
+        prefect_server.check_api("http://prefect.example:4200/api", "PREFECT_API_URL")
 
 
 def test_something_else_answers() -> None:
@@ -136,14 +136,14 @@ def test_something_else_answers() -> None:
         answering(404) as address,
         pytest.raises(TryAgain, match=r"no Prefect API answers \(404 Not Found at .*/health"),
     ):
-        http_access.check_api(address, "PREFECT_API_URL")
+        prefect_server.check_api(address, "PREFECT_API_URL")
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:4200", "file:///etc/passwd", "http://"])
 def test_no_address(address: str) -> None:
     """Text that is not a URL is refused, not opened."""
     with pytest.raises(Refused, match="it is not a URL; give one such as http://127.0.0.1:4200/api"):
-        http_access.check_api(address, "PREFECT_API_URL")
+        prefect_server.check_api(address, "PREFECT_API_URL")
 
 
 def test_a_dead_address_is_told_before_anything_is_written(
@@ -156,7 +156,7 @@ def test_a_dead_address_is_told_before_anything_is_written(
     monkeypatch.setattr(
         prefect_server,
         "check_configured_server",
-        lambda: checked.append(address) or http_access.check_api(address, "X"),
+        lambda: checked.append(address) or prefect_server.check_api(address, "X"),
     )
     with pytest.raises(TryAgain, match="where nothing answers"):
         run_with(toy_context(root), world.config(), StageSelection())

@@ -21,7 +21,7 @@ from flows.comparison.comparer import CompareRequest
 from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures
 from flows.comparison.requested import next_words
 from flows.context import StageSelection
-from flows.form.request import RunRequest
+from flows.form import RunRequest
 from flows.next_step import again, and_next, command
 
 RUN = "demo-20260102-120000-ab12"

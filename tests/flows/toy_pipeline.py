@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
+from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import RunRecord, Store
 from flows.context import RunContext, StageSelection
 from flows.provenance import Commit, MeasurementPair, MeasurementVerdict
@@ -26,6 +28,8 @@ from stages.catalog import StageSpec
 from stages.entry_point import StageContext, main
 
 HERE = "tests.flows.toy_pipeline"
+IMPORTS = ("benchmarks.without_prefect", "flows.runner", "stages.entry_point")
+"""Modules that this one imports."""
 CODE = {"tests/flows/toy_pipeline.py": "d0"}
 MEASURE = StageSpec(
     name="measure",
@@ -139,6 +143,14 @@ def still_there(stored: Path, measured: Path, config: RunConfig) -> bool:
     return old / 2 < new < old * 2
 
 
+class ForkingLauncher:
+    """Forks stages from a process that has imported what they import: each import would take longer than a stage."""
+
+    def start(self, command: Command) -> Job:
+        """Start a stage."""
+        return ProcessLauncher().start(replace(command, preloads=IMPORTS, forks=False))
+
+
 def toy_context(
     root: Path, listen: EventListener = ignore_event, numpy: str = "1.0", code: Mapping[str, str] = CODE
 ) -> RunContext:
@@ -147,6 +159,7 @@ def toy_context(
         store=Store(root),
         listen=listen,
         catalog=CATALOG,
+        launcher=ForkingLauncher(),
         contents={"data": data_content},
         versions={"numpy": numpy}.__getitem__,
         sources=lambda module: code,

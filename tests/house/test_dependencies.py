@@ -16,7 +16,7 @@ PACKAGES = ("containers", "fleetune", "stages", "flows")
 DEVELOPMENT = ("benchmarks", "tests")
 BOUNDS = {"fastapi", "sqlalchemy"}
 """Libraries of Prefect, listed because their newest versions break it."""
-TOOLS = {"import-linter", "mypy", "pytest-xdist", "ruff"}
+TOOLS = {"import-linter", "mypy", "pytest-timeout", "pytest-xdist", "ruff"}
 """Run from the command line."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = metadata.packages_distributions()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,14 @@ PATIENCE_S = 30.0
 Start = Callable[..., Job]
 
 
+@pytest.fixture(params=[(), ("colorsys",)], ids=["spawned", "forked"])
+def preloads(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Both ways in which a child starts: by itself, or forked by a server that has imported a module."""
+    return request.param
+
+
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preloads: tuple[str, ...]) -> Iterator[Start]:
     """Start scripts as modules; stops those that still run at the end."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     jobs: list[Job] = []
@@ -28,6 +35,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         (tmp_path / "script.py").write_text(script)
         log = tmp_path / "logs" / "job.log"
         command = Command(module="script", arguments=arguments, environment=environment, first_line=first_line, log=log)
+        command = replace(command, preloads=preloads)
         jobs.append(ProcessLauncher().start(command))
         return jobs[-1]
 
@@ -45,9 +53,9 @@ def test_lines_log_and_exit_code(start: Start) -> None:
     assert list(job.lines()) == []
 
 
-def test_a_missing_module_says_so_in_the_log(start: Start, tmp_path: Path) -> None:
+def test_a_missing_module_says_so_in_the_log(preloads: tuple[str, ...], tmp_path: Path) -> None:
     """A child that cannot start leaves the reason in the tail of its log."""
-    job = ProcessLauncher().start(Command(module="no.such.module", log=tmp_path / "log"))
+    job = ProcessLauncher().start(Command(module="no.such.module", log=tmp_path / "log", preloads=preloads))
     assert job.wait(PATIENCE_S) == 1
     assert "No module named 'no'" in job.tail(1)
 
@@ -57,6 +65,32 @@ def test_the_tail_is_short(start: Start) -> None:
     job = start("import sys\nfor i in range(50_000): print(i, file=sys.stderr)")
     assert job.wait(PATIENCE_S) == 0
     assert job.tail(3) == "49997\n49998\n49999"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "last_line"),
+    [
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit(65)", 65, ""),
+        ("raise SystemExit('no space left')", 1, "no space left"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero"),
+        ("import os; os._exit(7)", 7, ""),
+        ("import os; os.kill(os.getpid(), 15)", -15, ""),
+        ("import atexit, sys; atexit.register(print, 'bye', end='', file=sys.stderr)", 0, "bye"),
+        (
+            "import sys, threading, time\n"
+            "threading.Thread(target=lambda: (time.sleep(0.05), print('done', file=sys.stderr))).start()",
+            0,
+            "done",
+        ),
+    ],
+    ids=["exit", "code", "text", "error", "at-once", "signal", "exit-function", "thread"],
+)
+def test_every_end_of_a_script_is_told(start: Start, script: str, code: int, last_line: str) -> None:
+    """The exit code and the last words of a child are those that Python gives a script which ends so."""
+    job = start(script)
+    assert job.wait(PATIENCE_S) == code
+    assert job.tail(1) == last_line
 
 
 def test_a_child_never_waits_for_its_reader(start: Start) -> None:
@@ -153,7 +187,7 @@ def test_a_group_ends_with_its_leader(start: Start) -> None:
     assert gone(grandchild)
 
 
-def test_children_die_with_a_killed_parent(start: Start, tmp_path: Path) -> None:
+def test_children_die_with_a_killed_parent(start: Start, tmp_path: Path, preloads: tuple[str, ...]) -> None:
     """kill -9 of the parent ends even a child that ignores all signals it can."""
     (tmp_path / "deaf.py").write_text(
         "import signal\nfor s in (15, 2, 1): signal.signal(s, signal.SIG_IGN)\nprint('deaf')\nsignal.pause()"
@@ -161,7 +195,8 @@ def test_children_die_with_a_killed_parent(start: Start, tmp_path: Path) -> None
     parent = start(
         "import threading\nfrom pathlib import Path\nfrom fleetune.launching import Command, ProcessLauncher\n"
         "def go():\n"
-        f"    job = ProcessLauncher().start(Command(module='deaf', log=Path({str(tmp_path / 'deaf.log')!r})))\n"
+        f"    command = Command(module='deaf', log=Path({str(tmp_path / 'deaf.log')!r}), preloads={preloads!r})\n"
+        "    job = ProcessLauncher().start(command)\n"
         "    print(next(iter(job.lines())), job.pid, flush=True)\n"
         "thread = threading.Thread(target=go); thread.start(); thread.join()\n"
         "import signal; signal.pause()"

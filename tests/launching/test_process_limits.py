@@ -1,6 +1,7 @@
 """Memory limits of processes that emulate devices, by polling and by control groups."""
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,14 @@ def test_a_group_of_version_1_holds_the_process(tmp_path: Path) -> None:
     (made / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
     (made / "memory.max_usage_in_bytes").write_text(f"{GROUP_BYTES}\n")
     assert group.oom_killed and group.peak_bytes == GROUP_BYTES
+
+
+def test_a_limit_within_a_page_is_rounded_up(tmp_path: Path) -> None:
+    """The kernel would round 2 GB down, and a device that asked for 2 GB would find less and be refused."""
+    membership, mount, own = v1(tmp_path)
+    limit_memory(77, 2_000_000_000, membership, mount)
+    limit = int((own / f"fleetune-{os.getpid()}-77" / "memory.limit_in_bytes").read_text())
+    assert 0 <= limit - 2_000_000_000 < resource.getpagesize() and limit % resource.getpagesize() == 0
 
 
 def test_a_group_of_version_2_needs_the_controller_for_its_children(tmp_path: Path) -> None:

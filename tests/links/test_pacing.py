@@ -3,7 +3,7 @@
 import threading
 
 from fleetune.links.message import Message
-from fleetune.links.pacing import MIN_CHUNK_BYTES, PacedSender, chunk_bytes
+from fleetune.links.peer import MIN_CHUNK_BYTES, PacedSender, chunk_bytes
 
 
 class Line:

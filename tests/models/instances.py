@@ -10,7 +10,7 @@ from torch import nn
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.init_weights import initial_model, write_init_weights
-from fleetune.models.randomness import DrawContext, unit_seed
+from fleetune.models.randomness import RandomContext, unit_seed
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
@@ -76,7 +76,7 @@ def batch(family: Family, samples: int) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.randint(5, 300, (samples, TOKENS), generator=drawn), "attention_mask": mask}
 
 
-def seed_like_units(model: nn.Module, units: Sequence[str], draws: DrawContext) -> None:
+def seed_like_units(model: nn.Module, units: Sequence[str], draws: RandomContext) -> None:
     """Seed an unsplit model's generator as a segment does: at the start, then after each unit's module.
 
     A module that runs twice (NAME and NAME@2) is followed by another unit each time.

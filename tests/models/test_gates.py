@@ -14,7 +14,7 @@ from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.attention_heads import attention_heads, find_blocks
 from fleetune.models.gates import gate_segment
-from fleetune.models.randomness import DrawContext
+from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
@@ -76,7 +76,7 @@ def inputs(ready: Recorded, given: dict[str, torch.Tensor]) -> dict[int, torch.T
 
 def run(segment: SegmentRunner, family: Family, micro_batch: int, ready: Recorded, round: int = 0) -> torch.Tensor:
     """Return the logits of a micro-batch."""
-    draws = DrawContext(5, round, micro_batch, 0, SAMPLES)
+    draws = RandomContext(5, round, micro_batch, 0, SAMPLES)
     return segment.run(inputs(ready, batch(family, SAMPLES)), SAMPLES, draws)[ready.graph.output]
 
 
@@ -232,7 +232,7 @@ def test_dropout_does_not_depend_on_how_samples_are_dealt(
             segment.run(
                 {n: v[first:end] for n, v in given.items()},
                 end - first,
-                DrawContext(5, 0, micro_batch, first, SAMPLES),
+                RandomContext(5, 0, micro_batch, first, SAMPLES),
             )[ready.graph.output]
             for first, end in ((0, 1), (1, SAMPLES))
         ]
@@ -272,7 +272,7 @@ def test_a_sample_does_not_depend_on_the_others(name: str, tmp_path: Path) -> No
     given = inputs(ready, batch(family, SAMPLES))
     for micro_batch in range(4):
         whole = run(segment, family, micro_batch, ready)
-        alone = segment.run({n: v[1:2] for n, v in given.items()}, 1, DrawContext(5, 0, micro_batch, 1, SAMPLES))[
+        alone = segment.run({n: v[1:2] for n, v in given.items()}, 1, RandomContext(5, 0, micro_batch, 1, SAMPLES))[
             ready.graph.output
         ]
         assert distance(alone, whole[1:2]) < TOLERANCE

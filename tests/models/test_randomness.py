@@ -11,7 +11,7 @@ from torch.nn import functional
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.graph import graph_text, parse_graph
-from fleetune.models.randomness import DrawContext, unit_seed
+from fleetune.models.randomness import RandomContext, unit_seed
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.units import fold_into_units
@@ -62,7 +62,7 @@ def both(call: Callable[..., Tensor], *given: Tensor, glue: bool = False, own: i
     graph = fold_into_units(record_model(model, inputs, {"last"} if glue else {"leaf", "last"}))
     graph = parse_graph(graph_text(graph), "graph")
     segment = SegmentRunner(graph, tuple(unit.name for unit in graph.units), model, torch.device("cpu"))
-    draws = DrawContext(1, 2, 3, FIRST, SAMPLES)
+    draws = RandomContext(1, 2, 3, FIRST, SAMPLES)
 
     def run(first: int, end: int) -> Tensor:
         values = {number: inputs[name][first:end] for name, number in graph.inputs.items()}
@@ -190,7 +190,7 @@ def test_dropout_on_what_all_samples_share_adds_up_over_devices(shares: tuple[in
         segment.train()
         for first, end in spans:
             values = {number: given[name][first:end] for name, number in segment.graph.inputs.items()}
-            logits = segment.run(values, end - first, DrawContext(1, 2, 3, first, 8))[segment.graph.output]
+            logits = segment.run(values, end - first, RandomContext(1, 2, 3, first, 8))[segment.graph.output]
             (logits**2).sum().backward()
         return {name: p.grad for name, p in segment.parameters.items() if p.grad is not None}
 

@@ -12,7 +12,7 @@ from torch import nn
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph, graph_text, parse_graph
-from fleetune.models.randomness import DrawContext
+from fleetune.models.randomness import RandomContext
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.units import fold_into_units, merge_uncuttable
@@ -24,9 +24,9 @@ LORA_TARGETS = {"bert": ("query", "value"), "gpt2": ("c_attn",), "llama": ("q_pr
 Outcome = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
-def draws(samples: int) -> DrawContext:
+def draws(samples: int) -> RandomContext:
     """Return the draws of one micro-batch, held by one device."""
-    return DrawContext(5, 1, 2, 0, samples)
+    return RandomContext(5, 1, 2, 0, samples)
 
 
 def cut(ready: Recorded, chance: random.Random) -> list[SegmentRunner]:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from fleetune.contracts import json_io
+from fleetune.contracts.course import Course, LostDevice, Progressed, Recovered
 from fleetune.monitoring import EventLog, EventSummary, Membership, follow
+from fleetune.monitoring.course_builder import MOST_POINTS, CourseBuilder
 from tests.monitoring.hand_clock import HandClock
 
 GOLDEN = """\
@@ -31,6 +33,11 @@ SUMMARY = EventSummary(
     rounds_committed=2,
     failures=("device b was lost after 8.0 s: killed by signal 9",),
     ended="done",
+    course=Course(
+        progress=(Progressed(at_s=6, rounds=1), Progressed(at_s=9, rounds=2)),
+        losses=(LostDevice(at_s=8, device="b", reason="killed by signal 9"),),
+        recoveries=(),
+    ),
 )
 
 
@@ -159,3 +166,41 @@ def test_a_lost_message_names_no_device(tmp_path: Path) -> None:
     summary = read(tmp_path / "log")
     assert summary.failures[0] == "training broke off after 2.0 s: link a>b: 1 message was lost"
     assert [stay.ended for stay in summary.memberships] == [summary.ended]
+
+
+def course_of(*happened: tuple[float, str, int]) -> Course | None:
+    """Return the course of commits, losses of d, and resumptions from a round that ran again 2 rounds and moved 7 B."""
+    built = CourseBuilder()
+    for at_s, what, rounds in happened:
+        if what == "committed":
+            built.committed(at_s, rounds)
+        elif what == "lost":
+            built.lost(at_s, "d", "killed")
+        else:
+            built.resuming(at_s, rounds, 2, 7)
+    return built.course()
+
+
+def test_a_course_tells_what_a_loss_cost() -> None:
+    """From the loss to the next commit; a second loss meanwhile belongs to the same recovery."""
+    assert course_of((1, "committed", 1), (2, "committed", 2)) is None
+    happened = [(1.0, "committed", 3), (2.0, "lost", 0), (3.0, "resuming", 1), (4.0, "lost", 0), (5.0, "resuming", 1)]
+    found = course_of(*happened, (8.0, "committed", 2), (9.0, "committed", 3))
+    assert found is not None
+    assert found.recoveries == (Recovered(from_s=2.0, until_s=8.0, from_round=1, again=4, moved_bytes=14),)
+    assert [(each.at_s, each.device) for each in found.losses] == [(2.0, "d"), (4.0, "d")]
+    assert [(each.at_s, each.rounds) for each in found.progress] == [(1, 3), (3, 1), (5, 1), (8, 2), (9, 3)]
+
+
+def test_a_lost_message_is_a_recovery_without_a_loss() -> None:
+    """The round is run again by the same devices."""
+    found = course_of((1.0, "committed", 1), (2.0, "resuming", 1), (4.0, "committed", 2))
+    assert found is not None and found.losses == () and len(found.recoveries) == 1
+
+
+def test_a_long_course_is_thinned_out_but_for_its_corners() -> None:
+    """A picture needs no more points than it is wide; what a loss undid stays visible."""
+    commits = [(float(k), "committed", k) for k in range(1, 5001)]
+    found = course_of(*commits, (5001.0, "lost", 0), (5002.0, "resuming", 4990), (5003.0, "committed", 4991))
+    assert found is not None and len(found.progress) < 2 * MOST_POINTS
+    assert [(each.at_s, each.rounds) for each in found.progress[-3:]] == [(5000, 5000), (5002, 4990), (5003, 4991)]

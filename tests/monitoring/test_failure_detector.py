@@ -3,7 +3,7 @@
 import pytest
 
 from fleetune.errors import Refused
-from fleetune.monitoring import FailureDetector
+from fleetune.monitoring import FailureDetector, SilenceRule
 from tests.monitoring.hand_clock import HandClock
 
 
@@ -149,3 +149,63 @@ def test_limits_must_be_positive() -> None:
         FailureDetector(["a"], 0.0, HandClock())
     with pytest.raises(Refused, match="loading must be a number above 0"):
         FailureDetector(["a"], 1.0, HandClock(), {"loading": 0.0})
+
+
+RULE = SilenceRule(activities=("computing",), gaps=3.0, floor_s=1.0, ceiling_s=5.0, mute_s=20.0)
+
+
+def beats(detector: FailureDetector, clock: HandClock, *gaps_s: float, doing: str = "computing") -> None:
+    """Beat of a after each of these gaps."""
+    for number, gap_s in enumerate(gaps_s):
+        clock.sleep(gap_s)
+        detector.beat("a", number, doing)
+
+
+def test_the_limit_follows_from_the_longest_gap_between_beats() -> None:
+    """At least the floor, at most the ceiling; what is not known yet, or belongs to another activity, is given more."""
+    clock = HandClock()
+    detector = FailureDetector(["a"], 10.0, clock, rule=RULE)
+    assert detector.silence_limit_s("a") == 10.0, "before its first beat"
+    beats(detector, clock, 0.25)
+    assert detector.silence_limit_s("a") == 5.0, "after one beat"
+    beats(detector, clock, *[0.25] * 8)
+    assert detector.silence_limit_s("a") == 1.0
+    beats(detector, clock, *[0.125] * 4, 0.5)
+    assert detector.silence_limit_s("a") == 1.0, "this process polled too seldom to count half a second"
+    for _ in range(4):
+        clock.sleep(0.125)
+        detector.suspicions()
+    beats(detector, clock, 0.125)
+    assert detector.silence_limit_s("a") == 3 * 0.625
+    beats(detector, clock, 0.125, doing="loading")
+    assert detector.silence_limit_s("a") == 10.0
+    for _ in range(40):
+        clock.sleep(0.25)
+        detector.suspicions()
+    beats(detector, clock, 0.25)
+    assert detector.silence_limit_s("a") == 3 * 0.625, "a gap that began while it loaded does not count"
+
+
+def test_old_gaps_are_forgotten() -> None:
+    """One stall of a laptop does not blind the detector for the rest of a run of days."""
+    clock = HandClock()
+    detector = FailureDetector(["a"], 10.0, clock, rule=RULE)
+    beats(detector, clock, 0.25)
+    for _ in range(8):
+        clock.sleep(0.25)
+        detector.suspicions()
+    beats(detector, clock, *[0.125] * 20)
+    assert detector.silence_limit_s("a") == 5.0
+    beats(detector, clock, *[0.125] * 600)
+    assert detector.silence_limit_s("a") == 1.0
+
+
+def test_a_hint_counts_until_the_next_sign_of_life() -> None:
+    """A device whose connection has ended is silent at once; a beat or an answer clears it."""
+    clock = HandClock()
+    detector = FailureDetector(["a"], 10.0, clock, rule=RULE)
+    for clear in (lambda: detector.beat("a", 1), lambda: detector.sign_of_life("a")):
+        detector.suspect("a")
+        assert silent(detector) == ["a"]
+        clear()
+        assert silent(detector) == []

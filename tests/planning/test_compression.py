@@ -19,8 +19,7 @@ from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Refused
 from fleetune.planning import compression, papers, solve
 from fleetune.planning.api import citations
-from fleetune.planning.compression import LOSSES, NONE, RATIOS, Choice, choices, top_k_loss, with_codecs
-from fleetune.planning.top_k import with_top_k
+from fleetune.planning.compression import LOSSES, NONE, RATIOS, Choice, choices, top_k_loss, with_codecs, with_top_k
 from tests.clock import fleets
 from tests.planning.instances import small
 

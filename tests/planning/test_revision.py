@@ -13,9 +13,21 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.plan_result import segment, single_lane_plan
 from fleetune.planning.recut import recut
-from fleetune.planning.revision import Copy, copies, heavy, light, without_devices
-from fleetune.planning.run_costs import Group, GroupCosts, RunCosts
-from tests.planning.instances import small, tiny
+from fleetune.planning.revision import (
+    MIN_GAIN,
+    Copy,
+    Reviser,
+    around,
+    copies,
+    heavy,
+    light,
+    with_paces,
+    without_devices,
+)
+from fleetune.planning.segment_costs import Group, GroupCosts, SegmentCosts
+from tests.planning.instances import scored, small, tiny
+from tests.planning.test_lola_deft import lora
+from tests.planning.test_split_learning import five
 
 
 def chain(problem: Problem, *segments: tuple[int, Group]) -> Plan:
@@ -44,6 +56,17 @@ def test_a_lost_segment_is_taken_over_by_its_neighbours() -> None:
               for cut in (1, 2, 3)}  # fmt: skip
     assert found.objective == min(rounds.values()), rounds
     assert found.method == "light" and found.lower_bound <= found.objective
+
+
+def test_a_device_that_the_plan_does_not_use_takes_part_where_rounds_are_faster() -> None:
+    """Of b and c, with a beside them, b is lost: the faster of both kinds of plan is taken, unless a is not there."""
+    problem = small()
+    before = chain(problem, (2, ("b",)), (2, ("c",)))
+    light_s, heavy_s = (each(problem, before, ["b"]).objective for each in (light, heavy))
+    assert heavy_s < light_s, "a is worth it"
+    found = Reviser(problem=problem)(before, ["b"])
+    assert found.objective == heavy_s and "a" in found.plan.devices
+    assert Reviser(problem=problem)(before, ["b", "a"]).plan.devices == ("c",)
 
 
 def test_a_group_shares_what_a_lost_member_leaves() -> None:
@@ -94,6 +117,61 @@ def test_the_same_strategy_plans_anew() -> None:
     assert found.plan == solve("pp", small(devices=["a", "b"])).plan
 
 
+def test_a_lost_helpers_clients_go_to_the_others_and_keep_their_parts() -> None:
+    """Of helpers h and i each may be lost: all clients go to the other one, and their own parts, micro-batches and
+    averages stay. Where no helper is left, the clients run the whole model."""
+    problem = five(micro_batches=2, average_every_rounds=7, least_micro_batches=1)
+    before = solve("split-learning", problem).plan
+    assert {lane.segments[1].devices[0] for lane in before.lanes} == {"h", "i"}
+    for lost, left in (("h", "i"), ("i", "h")):
+        found = Reviser(problem=problem)(before, [lost])
+        assert found.method == "own" and found.plan.average_every_rounds == 7
+        assert {lane.segments[1].devices for lane in found.plan.lanes} == {(left,)}
+        for old, new in zip(before.lanes, found.plan.lanes, strict=True):
+            assert [s.units for s in old.segments] == [s.units for s in new.segments]
+            assert (old.segments[0], old.micro_batches) == (new.segments[0], new.micro_batches)
+    alone = Reviser(problem=problem)(before, ["h", "i"])
+    assert [[s.devices for s in lane.segments] for lane in alone.plan.lanes] == [[("x",)], [("y",)], [("z",)]]
+    assert [lane.micro_batches for lane in alone.plan.lanes] == [lane.micro_batches for lane in before.lanes]
+
+
+def test_a_lost_clients_lane_ends() -> None:
+    """The other lanes stay, also if the fastest client is lost, which the others' micro-batches were fewer than."""
+    problem = five(micro_batches=3, least_micro_batches=1)
+    before = solve("split-learning", problem).plan
+    assert [lane.micro_batches for lane in before.lanes] == [0, 2, 1]
+    found = Reviser(problem=problem)(before, ["x"])
+    assert [(lane.name, lane.micro_batches) for lane in found.plan.lanes] == [("y", 2), ("z", 1)]
+    with pytest.raises(Infeasible, match=r"all clients were lost \(x, y, z\)"):
+        Reviser(problem=problem)(before, ["x", "y", "z"])
+
+
+@pytest.mark.parametrize("role", ["device", "server"])
+def test_blocks_of_a_lost_device_are_joined_to_the_others(role: str) -> None:
+    """LoLa-DEFT: every trained unit is trained by exactly one of the lanes that are left, which keep their names and
+    devices; a device becomes the server if that was lost."""
+    problem = lora(server="a")
+    before = solve("lola-deft", problem).plan
+    devices = {lane.name: lane.segments[0].devices for lane in before.lanes}
+    gone = "a" if role == "server" else before.lanes[0].segments[0].devices[0]
+    found = Reviser(problem=problem)(before, [gone]).plan
+    assert found.lanes and all(devices[lane.name] == lane.segments[0].devices for lane in found.lanes)
+    assert gone not in found.devices and (found.collector == "a") == (role == "device")
+    trained = [unit for lane in found.lanes for unit in lane.segments[0].trained]
+    assert sorted(trained) == sorted(u.name for u in problem.profile.units if u.trainable_bytes)
+
+
+@pytest.mark.parametrize("name", ["d2ft", "fusionllm"])
+def test_strategies_without_lanes_plan_anew_where_cut_points_are_not_all(name: str) -> None:
+    """Gates and links with codecs belong to the devices that they were chosen for."""
+    options: dict[str, object] = {"compression_ratio": 10.0} if name == "fusionllm" else {}
+    problem = scored(small(**options))
+    before = solve(name, problem).plan
+    assert before.gates or before.links or before.devices == ("a",)
+    found = Reviser(problem=problem)(before, ["a"])
+    assert found.plan.strategy == name and "a" not in found.plan.devices
+
+
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), problem=tiny(devices=4))
 def test_cuts_are_as_good_as_any(data: st.DataObject, problem: Problem) -> None:
@@ -108,7 +186,7 @@ def test_cuts_are_as_good_as_any(data: st.DataObject, problem: Problem) -> None:
     bounds = [0, *sorted(data.draw(st.permutations(range(1, len(names))))[: count - 1]), len(names)]
     groups = tuple(tuple(order[first:end]) for first, end in pairwise(bounds))
     assume(all(len(group) <= problem.micro_batch_samples for group in groups))  # as in any plan
-    costs = RunCosts(problem)
+    costs = SegmentCosts(problem)
     runs = GroupCosts(costs)
     kept = [min(2 * (count - p) - 1, problem.micro_batches) for p in range(count)]
 
@@ -126,3 +204,24 @@ def test_cuts_are_as_good_as_any(data: st.DataObject, problem: Problem) -> None:
     places = {problem.profile.units[end - 1].name: edge for edge, end in enumerate(costs.edges) if edge}
     edges = (0, *(places[one.units[-1]] for one in found.lanes[0].segments))
     assert slowest_s(edges) <= least_s * 1.11
+
+
+def test_a_straggler_is_given_less_work() -> None:
+    """The order of the groups stays; the slow device's units go to its neighbours."""
+    problem = small()
+    before = light(problem, chain(problem, (2, ("a",)), (1, ("b",)), (1, ("c",))), [])
+    found = around(problem, before.plan, [], {"a": 20.0})
+    slowed = with_paces(problem, {"a": 20.0})
+    present_s = Clock(slowed.fleet, slowed.profile).round_s(before.plan)
+    assert found.objective == Clock(slowed.fleet, slowed.profile).round_s(found.plan) < (1 - MIN_GAIN) * present_s
+    assert dict(placed(found.plan))[("a",)] <= dict(placed(before.plan))[("a",)]
+    assert [group for group, _ in placed(found.plan)] == [("a",), ("b",), ("c",)]
+
+
+def test_without_a_better_plan_nothing_changes_for_a_straggler() -> None:
+    """Noise moves no weights; a loss is planned for in any case."""
+    problem = small()
+    before = light(problem, chain(problem, (2, ("a",)), (1, ("b",)), (1, ("c",))), [])
+    with pytest.raises(Infeasible, match="no other plan shortens the round of .* s by 10%; the best takes "):
+        around(problem, before.plan, [], {"a": 1.0})
+    assert [group for group, _ in placed(around(problem, before.plan, ["b"], {"a": 1.0}).plan)] == [("a",), ("c",)]

@@ -14,7 +14,7 @@ from fleetune.contracts.run_config import STRATEGIES
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve, strategies
 from fleetune.planning.plan_result import segment, single_lane_plan
-from fleetune.planning.run_costs import GroupCosts, RunCosts
+from fleetune.planning.segment_costs import GroupCosts, SegmentCosts
 from fleetune.solving.hpp.problem import warmups
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
@@ -215,7 +215,7 @@ def test_a_group_shares_samples_the_same_for_all_runs_at_once_as_for_each_alone(
     group = tuple(times.device for times in problem.profile.times)
     if len(group) > problem.micro_batch_samples:
         return
-    costs = RunCosts(problem)
+    costs = SegmentCosts(problem)
     runs = GroupCosts(costs)
     matrix = runs.seconds(group, kept)
     for i, j in combinations(range(costs.blocks + 1), 2):

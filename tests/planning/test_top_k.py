@@ -10,7 +10,7 @@ from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.plan import LinkUse
 from fleetune.errors import Refused
 from fleetune.planning import solve
-from fleetune.planning.top_k import kept_element_bytes, with_top_k
+from fleetune.planning.compression import kept_element_bytes, with_top_k
 from tests.clock import fleets
 from tests.planning.instances import small
 

@@ -162,4 +162,5 @@ def costs(units: int, pace: float, sizes: tuple[int, ...] = (1, 2, 4, 6)) -> dic
             }
             for number in range(units)
         ],
+        "gates": {way: {"forward": 0.1, "backward": 0.2} for way in ("skipped", "forward_only")},
     }

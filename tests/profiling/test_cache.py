@@ -19,7 +19,7 @@ from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
 from fleetune.profiling import cache
 from fleetune.profiling.cache import MeasurementCache
-from fleetune.profiling.fleet_measurement import measure_fleet
+from fleetune.profiling.measuring_job import measure_fleet
 from fleetune.profiling.messages import DeviceMeasurement, minimum_times, parse_measurement
 from fleetune.profiling.profile import batch_sizes, profile
 from fleetune.profiling.task import ProfilingTask

@@ -11,11 +11,17 @@ from fleetune.contracts.link_codecs import CODECS, DENSE, SPARSE
 from fleetune.contracts.profile import DeviceTimes
 from fleetune.contracts.run_config import RunConfig
 from fleetune.profiling.cache import MeasurementCache
-from fleetune.profiling.codec_timing import SPARSE_RATIOS, codec_times
 from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.profile import profile
 from fleetune.profiling.simulated import CODEC_FLOPS_PER_BYTE
-from fleetune.profiling.unit_timing import TimingSettings
+from fleetune.profiling.timing import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    SPARSE_RATIOS,
+    TimingSettings,
+    codec_times,
+    line_through,
+)
 from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
 
 TIMED = [(codec, ratio) for codec in CODECS if codec != DENSE for ratio in (SPARSE_RATIOS if codec in SPARSE else (1,))]
@@ -33,6 +39,17 @@ def test_every_codec_is_timed_at_both_ends(dtype: torch.dtype) -> None:
     found = codec_times(torch.device("cpu"), TimingSettings(batch_sizes=(1,), passes=3), dtype)
     assert [(time.codec, time.ratio) for time in found] == TIMED
     assert all(0 < time.encode_s_per_byte < 1e-6 and 0 < time.decode_s_per_byte < 1e-6 for time in found)
+
+
+def test_small_tensors_cost_more_a_byte() -> None:
+    """A line through two sizes has a part for each tensor, and never a negative one: noise that would make it so leaves
+    the time of the larger tensor in proportion to its bytes."""
+    tensor_s, s_per_byte = line_through(3.0 + SMALL_BYTES, 3.0 + LARGE_BYTES)
+    assert (tensor_s, s_per_byte) == pytest.approx((3.0, 1.0))
+    for small_s in (1.0, 2.0 * LARGE_BYTES):
+        assert line_through(small_s, LARGE_BYTES) == (0.0, 1.0)
+    found = codec_times(torch.device("cpu"), TimingSettings(batch_sizes=(1,), passes=3, cores=1.0), torch.float32)
+    assert sum(time.encode_s for time in found) > 0
 
 
 def test_an_emulated_device_codes_at_its_own_pace() -> None:

@@ -22,14 +22,14 @@ from fleetune.launching import LocalSites
 from fleetune.models.attention_heads import AttentionHead, ParameterSlice, attention_heads, find_blocks
 from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
-from fleetune.models.randomness import DrawContext
+from fleetune.models.randomness import RandomContext
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling import measuring_process
 from fleetune.profiling.cache import MeasurementCache
 from fleetune.profiling.head_scores import first_round_losses
+from fleetune.profiling.head_subnets import SubnetParts
 from fleetune.profiling.messages import Scores, parse_scores
 from fleetune.profiling.profile import profile
-from fleetune.profiling.subnets import SubnetParts
 from fleetune.profiling.task import ProfilingTask, ScoringTask
 from fleetune.training.batches import Batches
 from tests.preparation.instances import prepared_below
@@ -160,14 +160,14 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_samples(
 
 def test_micro_batches_are_those_of_training(vit: Ready) -> None:
     """Scoring sees the rows of training in the same order, with the same dropout draws."""
-    seen: list[tuple[dict[int, torch.Tensor], int, DrawContext]] = []
+    seen: list[tuple[dict[int, torch.Tensor], int, RandomContext]] = []
 
     class Watched:
         """Stand-in for the model."""
 
         graph, device = vit.graph, torch.device("cpu")
 
-        def run(self, values: dict[int, torch.Tensor], samples: int, draws: DrawContext) -> dict[int, torch.Tensor]:
+        def run(self, values: dict[int, torch.Tensor], samples: int, draws: RandomContext) -> dict[int, torch.Tensor]:
             """Record the arguments."""
             seen.append((values, samples, draws))
             return {vit.graph.output: torch.zeros(samples, 10, requires_grad=True)}
@@ -184,7 +184,7 @@ def test_micro_batches_are_those_of_training(vit: Ready) -> None:
     for number, (values, samples, draws) in enumerate(seen):
         (given,) = batches.inputs(number, (0, MICRO_BATCH)).values()
         assert samples == MICRO_BATCH and torch.equal(values[vit.graph.inputs["pixel_values"]], given)
-        assert draws == DrawContext(SEED, 0, number, 0, MICRO_BATCH)
+        assert draws == RandomContext(SEED, 0, number, 0, MICRO_BATCH)
 
 
 def test_a_process_that_scores_says_what_it_needs_and_how_far_it_is(vit: Ready, ask: Callable[..., Answered]) -> None:
@@ -270,13 +270,13 @@ def test_the_device_with_the_most_memory_scores_once_all_have_measured(vit: Read
 
 
 def test_without_scores_the_profile_is_what_it_was(vit: Ready, tmp_path: Path) -> None:
-    """Without scores the profile and the device tasks have the same bytes, except for the heads."""
+    """Without scores the profile and the device tasks have the same bytes, except for the heads and their gates."""
     profile(scripted(vit, tmp_path / "with")[0])
     task, launcher = scripted(vit, tmp_path / "without")
     profile(replace(task, scores=False))
     assert not launcher.scored
     plain = json.loads((tmp_path / "with" / "profile" / "profile.json").read_text())
-    assert plain.pop("subnets")
+    assert plain.pop("subnets") and all(times.pop("gates") for times in plain["times"])
     text = (tmp_path / "without" / "profile" / "profile.json").read_text()
     assert text == json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
     given = json.loads((tmp_path / "without" / "work" / "profiling" / "ann" / "task.json").read_text())
@@ -284,12 +284,14 @@ def test_without_scores_the_profile_is_what_it_was(vit: Ready, tmp_path: Path) -
 
 
 def test_scores_are_never_kept(vit: Ready, tmp_path: Path) -> None:
-    """A second run uses the cached times and scores again; a run without scores uses the cache, too."""
+    """A second run uses the cached times and scores again; a run without scores uses the cache, too. Only a profile
+    with scores says what gates cost."""
     asked = []
     for number, wanted in enumerate((True, True, False)):
         task, launcher = scripted(vit, tmp_path)
-        profile(replace(task, scores=wanted, cache=MeasurementCache(tmp_path / "kept", f"run-{number}")))
+        made = profile(replace(task, scores=wanted, cache=MeasurementCache(tmp_path / "kept", f"run-{number}")))
         asked.append((sorted(launcher.given), len(launcher.scored)))
+        assert all((times.gates is not None) is wanted for times in made.times)
     assert asked == [(["ann", "bob"], 1), ([], 1), ([], 0)]
 
 

@@ -26,7 +26,7 @@ from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
 from fleetune.training.coordinator import train
 from fleetune.training.task import TrainingTask
-from fleetune.training.worker_group import WORKER
+from fleetune.training.worker_command import WORKER
 from tests.models.instances import recorded
 from tests.profiling.instances import MODEL, measure_task, prepared
 from tests.profiling.test_unit_timing import costs
@@ -51,7 +51,7 @@ def test_what_units_need_is_counted_without_data_as_it_is_measured(tmp_path: Pat
 
 IMPORTS = f"""
 import importlib, json, sys
-from fleetune.models.process_memory import resident_bytes
+from fleetune.linux import resident_bytes
 from fleetune.profiling import measuring_process
 before, before_bytes = set(sys.modules), resident_bytes()
 importlib.import_module("{WORKER}")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetune.contracts import json_io
-from fleetune.contracts.profile import Profile
+from fleetune.contracts.profile import Profile, Spread
 from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.launching import LocalSites
@@ -71,6 +71,18 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
     assert made.times_of("ann").backward_s[1] == (4.0,) * 4
     assert [times.profiling_s for times in made.times] == [7.0, 21.0]
     assert {name: task.cores for name, task in launcher.given.items()} == {"ann": None, "bob": 0.5}
+
+
+def test_only_containers_are_stretched_by_other_loads(tmp_path: Path) -> None:
+    """A container is held to its quota by the kernel, which others may keep from it; a process that emulates a device
+    waits by itself, by its own processor time. The spread of passes is that of both."""
+    graph, _ = prepared(tmp_path)
+    said = {**costs(len(graph.units), 1.0), "stretch": 1.25, "spread": {"low": 0.9, "high": 1.1}}
+    task = profiling_task(tmp_path, Scripted({name: ScriptedJob([said], 0) for name in ("ann", "bob")}), ("ann", "bob"))
+    ann, bob = task.fleet.devices
+    made = profile(replace(task, fleet=replace(task.fleet, devices=(ann, replace(bob, launcher="docker")))))
+    assert [times.stretch for times in made.times] == [1.0, 1.25]
+    assert [times.spread for times in made.times] == [Spread(low=0.9, high=1.1)] * 2
 
 
 @pytest.mark.parametrize(

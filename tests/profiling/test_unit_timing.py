@@ -9,12 +9,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fleetune.contracts import json_io
 from fleetune.models.segment import SegmentRunner
 from fleetune.profiling import measuring_process
-from fleetune.profiling import unit_timing as module
-from fleetune.profiling.unit_timing import TimingSettings, UnitCost, measure_units
+from fleetune.profiling import timing as module
+from fleetune.profiling.timing import (
+    WARM_PASSES,
+    PassLog,
+    TimedData,
+    TimingSettings,
+    UnitCost,
+    measure_units,
+    usual_times,
+)
 from tests.models.instances import Recorded, batch, recorded
 from tests.preparation.instances import PreparedFolders
 from tests.profiling.instances import measure_task, prepared
@@ -36,18 +45,15 @@ def loader(ready: Recorded) -> Callable[[list[str]], dict[str, SegmentRunner]]:
     return load
 
 
-def costs(ready: Recorded, windows: list[list[str]], **effort: Any) -> dict[str, UnitCost]:
-    """All results of measure_units."""
+def costs(ready: Recorded, windows: list[list[str]], log: PassLog | None = None, **effort: Any) -> dict[str, UnitCost]:
+    """All results of measure_units; passes are added to `log`."""
 
     def inputs(size: int) -> dict[int, Any]:
         rows = batch(FAMILY, size)
         return {number: rows[name] for name, number in ready.graph.inputs.items()}
 
-    return dict(
-        measure_units(
-            ready.graph, windows, loader(ready), inputs, TimingSettings(batch_sizes=SIZES, passes=2, **effort)
-        )
-    )
+    settings, data = TimingSettings(batch_sizes=SIZES, passes=2, **effort), TimedData(inputs=inputs)
+    return dict(measure_units(ready.graph, windows, loader(ready), data, settings, log or PassLog()))
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "resnet"])
@@ -60,7 +66,8 @@ def test_every_unit_has_a_cost_for_every_batch_size(name: str, tmp_path: Path) -
         return {number: rows[n] for n, number in ready.graph.inputs.items()}
 
     effort = TimingSettings(batch_sizes=(2, 4), passes=1)
-    got = dict(measure_units(ready.graph, [list(ready.units)], loader(ready), lambda s: inputs(s - 1), effort))
+    data = TimedData(inputs=lambda size: inputs(size - 1))
+    got = dict(measure_units(ready.graph, [list(ready.units)], loader(ready), data, effort, PassLog()))
     assert tuple(got) == ready.units
     for cost in got.values():
         assert len(cost.forward_s) == len(cost.backward_s) == len(cost.activation_bytes) == len(cost.flops) == 2
@@ -94,9 +101,9 @@ def test_an_emulated_device_counts_its_cpu_time_at_its_pace(tmp_path: Path, monk
 
 
 def test_the_quickest_of_several_passes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first pass is dropped even if it is the fastest; the minimum of the others counts."""
+    """The passes that warm up are dropped even if they are the fastest; the minimum of the others counts."""
     ready = recorded(FAMILY, tmp_path)
-    spent_s = (1.0, 9.0, 5.0)  # what everything takes in each pass
+    spent_s = (1.0, 2.0, 3.0, 9.0, 5.0)  # what everything takes in each pass
     looks = count()
     now_s = [0.0]
 
@@ -110,15 +117,99 @@ def test_the_quickest_of_several_passes_counts(tmp_path: Path, monkeypatch: pyte
     rows = batch(FAMILY, 2)
     given = {number: rows[name] for name, number in ready.graph.inputs.items()}
     effort = TimingSettings(batch_sizes=(2,), passes=2)
-    for cost in dict(measure_units(ready.graph, [list(ready.units)], loader(ready), lambda _: given, effort)).values():
+    data = TimedData(inputs=lambda _: given)
+    got = dict(measure_units(ready.graph, [list(ready.units)], loader(ready), data, effort, PassLog()))
+    for cost in got.values():
         assert cost.forward_s == cost.backward_s == [5.0]
+
+
+def test_usual_times_of_units_add_up_to_a_usual_pass() -> None:
+    """A pause that hits another unit in every pass is in no unit's median, but in every pass; all share it."""
+    times = [[1.0 + 3.0 * (k == unit) for k in range(5)] for unit in range(5)]
+    assert usual_times(times) == pytest.approx([8 / 5] * 5)
+    assert usual_times([[0.0, 0.0], [2.0, 4.0]]) == [0.0, 3.0]
+    assert usual_times([[0.0], [0.0]]) == [0.0, 0.0]
+
+
+class CpuClock:
+    """A CPU clock that moves by a second per look, and a wall clock that moves `pace` times as fast."""
+
+    def __init__(self, pace: float) -> None:
+        self.cpu_s, self.pace = 0.0, pace
+
+    def thread_time(self) -> float:
+        """CPU seconds."""
+        self.cpu_s += 1.0
+        return self.cpu_s
+
+    def perf_counter(self) -> float:
+        """Wall seconds."""
+        return self.pace * self.cpu_s
+
+
+def test_a_device_that_falls_short_of_its_quota_says_by_how_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wall time over CPU time at the quota's pace is logged for every pass, at least 1; where wall time counts, 1."""
+    ready = recorded(FAMILY, tmp_path)
+    for pace, cores, stretch in ((5.0, 0.25, 1.25), (3.0, 0.25, 1.0), (9.0, None, 1.0)):
+        monkeypatch.setattr(module, "time", CpuClock(pace))
+        log = PassLog()
+        costs(ready, [list(ready.units)], log, cores=cores)
+        assert log.stretches == [stretch] * (2 * len(SIZES)), "the pass that warms up is not counted"
+
+
+def test_reading_inputs_and_the_loss_belong_to_the_ends_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first unit's forward reads inputs, the last one's computes the loss, whose gradient its backward starts
+    from."""
+    ready = recorded(FAMILY, tmp_path)
+    clock = CpuClock(1.0)
+    monkeypatch.setattr(module, "time", clock)
+    rows = batch(FAMILY, 2)
+
+    def read(size: int) -> dict[int, Any]:
+        clock.cpu_s += 10
+        return {number: rows[name] for name, number in ready.graph.inputs.items()}
+
+    def loss(size: int, output: torch.Tensor) -> torch.Tensor:
+        clock.cpu_s += 100
+        return output.sum() * 0.0
+
+    for windows in ([list(ready.units)], [[unit] for unit in ready.units]):
+        effort = TimingSettings(batch_sizes=(2,), passes=1, cores=1.0)
+        data = TimedData(inputs=read, loss=loss)
+        got = dict(measure_units(ready.graph, windows, loader(ready), data, effort, PassLog()))
+        expected = {ready.units[0]: [11.0], ready.units[-1]: [101.0]}
+        assert {unit: cost.forward_s for unit, cost in got.items()} == {u: expected.get(u, [1.0]) for u in ready.units}
+        assert all(cost.backward_s == [1.0] for cost in got.values())
+
+
+def test_a_small_model_is_measured_in_more_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes are added while they have not taken their least time, up to a limit; windows divide the time."""
+    ready = recorded(FAMILY, tmp_path)
+    rows = batch(FAMILY, 2)
+    now_s = [0.0]
+
+    def read(size: int) -> dict[int, Any]:
+        now_s[0] += 10  # of every pass of the first window
+        return {number: rows[name] for name, number in ready.graph.inputs.items()}
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s[0], thread_time=lambda: 0.0))
+    whole, halves = [list(ready.units)], [list(ready.units[:1]), list(ready.units[1:])]
+    cases = ((whole, 0.0, 2), (whole, 15.0, 2), (whole, 100.0, 11), (whole, 1e9, 15), (halves, 100.0, 6 + 15))
+    for windows, least_s, passes in cases:
+        settings, log = TimingSettings(batch_sizes=(2,), passes=2, least_s=least_s, cores=1.0), PassLog()
+        dict(measure_units(ready.graph, windows, loader(ready), TimedData(inputs=read), settings, log))
+        assert len(log.stretches) == passes
 
 
 def test_a_pass_is_let_go_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations of a pass are freed before the next pass, so that measuring takes no more memory than training."""
     ready = recorded(FAMILY, tmp_path)
     alive: list[weakref.ref[Any]] = []
-    forwards, passes = module._forwards, count()
+    forwards, passes = module.forwards, count()
 
     def watched(*given: Any) -> Any:
         assert not [ref for ref in alive if ref() is not None]
@@ -127,9 +218,9 @@ def test_a_pass_is_let_go_before_the_next(tmp_path: Path, monkeypatch: pytest.Mo
         alive[:] = [weakref.ref(value) for _, made in done for value in made.values()]
         return outputs, done
 
-    monkeypatch.setattr(module, "_forwards", watched)
+    monkeypatch.setattr(module, "forwards", watched)
     costs(ready, [list(ready.units)])
-    assert next(passes) == 3 * len(SIZES) and alive
+    assert next(passes) == 3 * len(SIZES) + WARM_PASSES - 1 and alive
 
 
 def test_units_without_a_gradient_have_no_backward(tmp_path: Path) -> None:
@@ -165,6 +256,10 @@ def test_a_measuring_process_answers_in_lines_of_json(
     assert [unit["name"] for unit in last["units"]] == [unit.name for unit in graph.units]
     assert all(len(unit["forward_s"]) == 3 for unit in last["units"])
     assert last["runtime_bytes"] > 1 << 20
+    assert last["stretch"] == 1.0 and "spread" in last
+    assert "gates" not in last
+    assert last["message_wait_s"] >= 0
+    assert sum(unit["update_s"] for unit in last["units"]) > 0
     assert last["profiling_s"] >= sum(sum(unit["forward_s"]) + sum(unit["backward_s"]) for unit in last["units"]) > 0
 
 
@@ -188,3 +283,14 @@ def test_a_measuring_process_that_fails_says_why(
     assert code == 64
     assert lines == [{"event": "error", "message": lines[0]["message"]}]
     assert "graph.json: not JSON" in lines[0]["message"]
+
+
+def test_gates_are_timed_for_a_run_that_scores_heads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer then says what gates cost beyond the heads' share: no gated pass takes less than no time."""
+    prepared(tmp_path)
+    code, (*_, last) = answer(tmp_path, capsys, monkeypatch, gates=True)
+    assert code == 0
+    assert set(last["gates"]) == {"skipped", "forward_only"}
+    assert all(-1 < cost < float("inf") for way in last["gates"].values() for cost in way.values())

@@ -108,8 +108,9 @@ def edit(path: Path) -> None:
     [
         ("fleetune/training/rounds.py", {"train"}),  # run by a process that train starts
         ("fleetune/solving/split/methods/admm.py", {"plan"}),  # looked up by the method's name
+        ("fleetune/planning/revision.py", set()),  # train imports it after a loss, by a line that says so
         ("fleetune/discovery/agent.py", {"discover"}),
-        ("fleetune/models/recorder.py", {"prepare", "train"}),  # workers record blocks with gates
+        ("fleetune/models/recorder.py", {"prepare", "profile", "train"}),  # blocks with gates are recorded
         ("fleetune/drawing/report.html", {"plan", "evaluate"}),
         ("fleetune/models/segment.py", {"prepare", "profile", "train"}),
         ("fleetune/errors.py", {"discover", "prepare", "profile", "plan", "train", "monitor", "evaluate"}),

@@ -1,5 +1,6 @@
 """Compares a partitioned run with its control, tensor by tensor."""
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,15 +73,33 @@ def beside_control(
     ready: Prepared, run: Control, training: TrainingRequest, shards: list[tuple[int, int]]
 ) -> Comparison:
     """Compare a run with the control that sees these shards."""
+    return Controls(ready, training, shards).beside(run)
 
-    def control(order: Order) -> Control:
+
+class Controls:
+    """The control of a training that sees these shards, and its own rounding; each is computed once."""
+
+    def __init__(self, ready: Prepared, training: TrainingRequest, shards: list[tuple[int, int]]) -> None:
+        self._ready, self._training, self._shards = ready, training, shards
+
+    def beside(self, run: Control) -> Comparison:
+        """Compare a run with the control."""
+        return Comparison(difference(self._ready, run, self._usual), lambda: self._floor)
+
+    @functools.cached_property
+    def _usual(self) -> Control:
+        return self._trained(Order(self._shards))
+
+    @functools.cached_property
+    def _floor(self) -> Difference:
+        norms = has_batch_norm(self._ready)
+        other = Order(self._shards, samples=1 if norms else None, micro_batches=not norms)
+        return difference(self._ready, self._trained(other), self._usual)
+
+    def _trained(self, order: Order) -> Control:
+        ready = self._ready
         data = PreparedData(ready.folders.data)
-        return train_unsplit(whole_model(ready), data, training, ready.seed, ready.units, order)
-
-    usual = control(Order(shards))
-    norms = has_batch_norm(ready)
-    other = Order(shards, samples=1 if norms else None, micro_batches=not norms)
-    return Comparison(difference(ready, run, usual), lambda: difference(ready, control(other), usual))
+        return train_unsplit(whole_model(ready), data, self._training, ready.seed, ready.units, order)
 
 
 def has_batch_norm(ready: Prepared) -> bool:

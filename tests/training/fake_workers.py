@@ -2,15 +2,18 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+import zmq
 
 from fleetune.contracts import json_io
+from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint
-from fleetune.training.exchange import Exchange, Stopped
+from fleetune.training.exchange import Aborted, Exchange, Stopped
 from fleetune.training.liveness import Heartbeat, PeriodicThread
 from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
 
@@ -18,7 +21,7 @@ BEAT_S = 0.02
 
 
 class FakeWorker:
-    """One device. `script` is called in the worker's thread once all workers are ready for the first round."""
+    """One device. `script` is called in the worker's thread when a round starts."""
 
     pid = 0
     out_of_memory = False
@@ -32,7 +35,7 @@ class FakeWorker:
         keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
         self.endpoint = Endpoint(task.device, keys, allowed, run=task.run, note=lambda _: None)
         self.endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
-        self.exchange = Exchange(self.endpoint, COORDINATOR, torch.device("cpu"), task.plan.revision)
+        self.exchange = Exchange(self.endpoint, COORDINATOR, torch.device("cpu"))
         self._allowed, self._script = allowed, scripts.get(task.device, lambda worker: worker.wait_for_stop())
         self._ended = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
@@ -77,18 +80,36 @@ class FakeWorker:
         beat = Heartbeat(self.exchange, self.endpoint, COORDINATOR, lambda why: None)
         try:
             self.exchange.send_control("hello", {"address": self.endpoint.address, "pid": 0})
-            with PeriodicThread(beat.beat, lambda: BEAT_S):
+            with PeriodicThread(lambda: self._beat(beat), lambda: BEAT_S):
                 addresses = self.exchange.recv_control("welcome").header["addresses"]
                 for peer in (name for name in self._allowed if name not in (COORDINATOR, self.device)):
                     self.endpoint.connect(peer, addresses[peer], self._allowed[peer])
-                self.exchange.send_control("loaded", {})
-                self.exchange.recv_control("begin")
-                self._script(self)
+                self._obey()
         except Stopped:
             pass
         finally:
             self.endpoint.close()
             self._ended.set()
+
+    def _beat(self, beat: Heartbeat) -> None:
+        """Beat, unless the links were closed just now."""
+        with suppress(zmq.ZMQError, TryAgain):
+            beat.beat()
+
+    def _obey(self) -> None:
+        """Answer what begins an attempt, and run the script when a round starts; an abort breaks it off."""
+        while True:
+            try:
+                message = self.exchange.recv_control("move", "drop_old", "start")
+                if message.kind == "move":
+                    self.exchange.send_control("moved", {"attempt": self.exchange.attempt})
+                elif message.kind == "start":
+                    self._script(self)
+                    return
+            except Aborted as aborted:
+                self.exchange.start_attempt(aborted.attempt)
+                held = {"attempt": aborted.attempt, "holdings": [], "lost": dict(self.endpoint.lost_from)}
+                self.exchange.send_control("aborted", held)
 
 
 WorkerScript = Callable[[FakeWorker], None]

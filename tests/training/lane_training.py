@@ -4,7 +4,7 @@ Only the definition of randomness comes from the library: which rows a lane owns
 """
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,23 +115,35 @@ def lane_models(ready: Prepared, whole: nn.Module, plan: Plan, local: Sequence[P
     return [LaneModel(ready, copy.deepcopy(whole), plan, k, folder) for k, folder in enumerate(folders)]
 
 
-def train_federated(lanes: list[LaneModel], training: TrainingRequest) -> Control:
-    """FedAvg of separately trained models; moments of the optimizers are averaged like parameters."""
-    plan = lanes[0].plan
+def train_federated(
+    lanes: list[LaneModel], training: TrainingRequest, *, lost: Mapping[str, range] | None = None
+) -> Control:
+    """FedAvg of separately trained models; moments of the optimizers are averaged like parameters.
+
+    lost: lane -> the rounds without it; it is not the first one, whose state it has afterwards.
+    """
+    plan, without = lanes[0].plan, lost or {}
     for lane in lanes:
         lane.optimizer = optimizer_of([p for p in lane.model.parameters() if p.requires_grad], training)
-    sizes = [len(lane.rows) for lane in lanes]
-    weights = [size / sum(sizes) for size in sizes]
+    names = {id(lane): each.name for lane, each in zip(lanes, plan.lanes, strict=True)}
     control = Control()
     for round in range(training.rounds):
-        losses = [lane.backward(round) for lane in lanes]
         for lane in lanes:
+            if round == without.get(names[id(lane)], range(0)).stop > 0:
+                assert lane.optimizer is not None and lanes[0].optimizer is not None
+                lane.model.load_state_dict(lanes[0].model.state_dict())
+                lane.optimizer.load_state_dict(copy.deepcopy(lanes[0].optimizer.state_dict()))
+        left = [lane for lane in lanes if round not in without.get(names[id(lane)], range(0))]
+        sizes = [len(lane.rows) for lane in left]
+        weights = [size / sum(sizes) for size in sizes]
+        losses = [lane.backward(round) for lane in left]
+        for lane in left:
             assert lane.optimizer is not None
             lane.optimizer.step()
             lane.optimizer.zero_grad()
         control.losses.append(sum(loss * weight for loss, weight in zip(losses, weights, strict=True)))
         if (round + 1) % plan.average_every_rounds == 0 or round + 1 == training.rounds:
-            _average(lanes, weights)
+            _average(left, weights)
     control.state = {k: v.detach().clone() for k, v in lanes[0].model.state_dict().items()}
     return control
 

@@ -77,7 +77,7 @@ def model_request(family: Family, dropout: bool, **changes: Any) -> ModelRequest
 
 def data_request(family: Family, folder: Path) -> DataRequest:
     """Return real digits for image models, and sentences of different lengths (so that rows are padded) for text
-    models.
+    models; half as long for pretrained ones, which are large.
     """
     if family.task == IMAGE:
         return DataRequest(source="digits", train_samples=96, test_samples=16)
@@ -90,4 +90,4 @@ def data_request(family: Family, folder: Path) -> DataRequest:
     (folder / "rows.jsonl").write_text(
         "".join(json.dumps({**r, "text": f"{i} {r['text']}"}) + "\n" for i, r in enumerate(rows))
     )
-    return DataRequest(source=str(folder / "rows.jsonl"), max_length=24)
+    return DataRequest(source=str(folder / "rows.jsonl"), max_length=12 if family.source else 24)

@@ -67,8 +67,9 @@ def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Pat
 
 
 def training_task(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingTask:
-    """Return the task of `run_plan`."""
-    devices, threads, latency_s = made.devices, changes.pop("threads", 1), changes.pop("latency_s", 1e-4)
+    """Return the task of `run_plan`. `spares`: more devices of the fleet."""
+    devices = (*made.devices, *changes.pop("spares", ()))
+    threads, latency_s = changes.pop("threads", 1), changes.pop("latency_s", 1e-4)
     cores = changes.pop("cores", None)
     fleet = Fleet(
         devices=tuple(

@@ -1,6 +1,5 @@
-"""A worker whose messages are written to the file that FLEETUNE_TAP names, as they are before encryption."""
+"""A worker whose messages are written to a file, as they are before encryption."""
 
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -11,9 +10,10 @@ from typing_extensions import Buffer
 
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.training.worker import main
-from fleetune.training.worker_group import WORKER
+from fleetune.training.worker_command import WORKER
 
-VARIABLE = "FLEETUNE_TAP"
+TAP = "tap.txt"
+"""File beside a worker's task: the path that it writes to. In the environment it would cost a fork server a worker."""
 
 
 class TappedLauncher:
@@ -26,9 +26,9 @@ class TappedLauncher:
     def start(self, command: Command) -> Job:
         """Start a command."""
         assert command.module == WORKER
-        device = Path(command.arguments[1]).parent.name
-        environment = {**command.environment, VARIABLE: str(self.folder / device)}
-        return ProcessLauncher().start(replace(command, module=__spec__.name, environment=environment))
+        task = Path(command.arguments[1])
+        task.with_name(TAP).write_text(str(self.folder / task.parent.name))
+        return ProcessLauncher().start(replace(command, module=__spec__.name))
 
 
 class FileTap:
@@ -44,4 +44,4 @@ class FileTap:
 
 
 if __name__ == "__main__":
-    sys.exit(main(FileTap(Path(os.environ[VARIABLE]))))
+    sys.exit(main(FileTap(Path(Path(sys.argv[2]).with_name(TAP).read_text()))))

@@ -9,7 +9,7 @@ from hypothesis import given
 from torch import nn
 
 from fleetune.program import parse_step
-from fleetune.program.averages import average_steps
+from fleetune.program.steps import average_steps
 from fleetune.training.averaging import Averager, State, parts_of
 from tests.clock.ticks import plan, segment
 

@@ -27,8 +27,8 @@ from fleetune.training.checkpoints import (
     trained_tensors,
     write_shard,
 )
+from fleetune.training.commit_log import CommitLog, read_commits
 from fleetune.training.optimizer import NamedOptimizer
-from fleetune.training.recovery import CommitLog, read_commits
 from tests.models.instances import Recorded, recorded
 from tests.training.model_families import BY_NAME
 
@@ -366,24 +366,13 @@ def test_checkpoints_are_due_by_rounds_and_by_time(
     training = TrainingRequest(rounds=rounds, checkpoint_every_rounds=every)
     saver = CheckpointSaver(training, tmp_path, None, lambda: now[0])
 
-    class Crew:
-        """Workers that take a fixed time to save."""
-
-        def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, object]]:
-            now[0] += took_s
-            return {}
-
-        def collect(self, devices: tuple[str, ...], folder: Path) -> None:
-            folder.mkdir(parents=True)
-
-        def send(self, devices: tuple[str, ...], kind: str, header: dict[str, object]) -> None:
-            raise AssertionError("they save when they commit")
-
     made = []
     for done in range(1, rounds + 1):
         now[0] += seconds
         if saver.due(done):
-            saver.save(done, Crew(), (), "")
+            saver.prepare(done)
+            now[0] += took_s
+            saver.complete(done, {}, "")
             made.append(done)
     assert made[: len(expected) - 1] == expected[:-1] and made[-1] == expected[-1]
 

@@ -9,14 +9,14 @@ from torch import nn
 
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
-from tests.training.control_comparison import FP64, Comparison, beside_control, has_batch_norm, whole_model
+from tests.training.control_comparison import FP64, Controls, has_batch_norm, whole_model
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import Prepared, prepared
 from tests.training.unsplit_training import Control, Order, train_unsplit
 
 SHARDS = [(0, 3), (3, 8)]
 TRAINING = TrainingRequest(
-    rounds=20, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, optimizer="sgd", momentum=0.9, clip_norm=0.5
+    rounds=8, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, optimizer="sgd", momentum=0.9, clip_norm=0.5
 )
 
 
@@ -28,32 +28,38 @@ def ready(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return prepared(model, data_request(family, folder), folder)
 
 
+@pytest.fixture(scope="module")
+def controls(ready: Prepared) -> Controls:
+    """The control that all tests of a family compare with."""
+    return Controls(ready, TRAINING, shards(ready))
+
+
 def shards(ready: Prepared) -> list[tuple[int, int]]:
     """Return the shards of the control set: only batch norms see them."""
     return SHARDS if has_batch_norm(ready) else [(0, 8)]
 
 
-def compared(ready: Prepared, order: Order, spoil: Callable[[nn.Module], None] = lambda model: None) -> Comparison:
-    """Compare a run with this order of additions, from spoiled weights, with its control."""
+def trained(ready: Prepared, order: Order, spoil: Callable[[nn.Module], None] = lambda model: None) -> Control:
+    """A run with this order of additions, from spoiled weights."""
     model = whole_model(ready)
     spoil(model)
-    run: Control = train_unsplit(model, PreparedData(ready.folders.data), TRAINING, ready.seed, ready.units, order)
-    return beside_control(ready, run, TRAINING, shards(ready))
+    return train_unsplit(model, PreparedData(ready.folders.data), TRAINING, ready.seed, ready.units, order)
 
 
-def test_the_rounding_of_other_orders_of_addition_is_tolerated_on_any_machine(ready: Prepared) -> None:
+def test_the_rounding_of_other_orders_of_addition_is_tolerated_on_any_machine(
+    ready: Prepared, controls: Controls
+) -> None:
     """Bug: MobileNetV2's logits were 1.02e-10 apart on one machine where 1e-10 was allowed.
 
     If the target is below a machine's rounding, the rounding of its control is the bound.
     """
     norms = has_batch_norm(ready)
-    found = compared(ready, Order(shards(ready), samples=2 if norms else None, micro_batches=not norms))
+    found = controls.beside(trained(ready, Order(shards(ready), samples=2 if norms else None, micro_batches=not norms)))
     assert not found.bitwise
     assert found.within(FP64) and found.within(0.0)
 
 
-@pytest.mark.parametrize("target", [FP64, 0.0])
-def test_a_scale_that_is_off_by_a_millionth_is_detected(ready: Prepared, target: float) -> None:
+def test_a_scale_that_is_off_by_a_millionth_is_detected(ready: Prepared, controls: Controls) -> None:
     """Both the target and this machine's rounding alone detect it."""
 
     def spoil(model: nn.Module) -> None:
@@ -61,19 +67,20 @@ def test_a_scale_that_is_off_by_a_millionth_is_detected(ready: Prepared, target:
         with torch.no_grad():
             scales[len(scales) // 2].mul_(1 + 1e-6)
 
-    assert not compared(ready, Order(shards(ready)), spoil).within(target)
+    found = controls.beside(trained(ready, Order(shards(ready)), spoil))
+    assert not found.within(FP64) and not found.within(0.0)
 
 
-@pytest.mark.parametrize("target", [FP64, 0.0])
-def test_a_dropped_sample_is_detected(ready: Prepared, target: float) -> None:
+def test_a_dropped_sample_is_detected(ready: Prepared, controls: Controls) -> None:
     """Both the target and this machine's rounding alone detect a sample missing from every micro-batch."""
     *whole, (first, end) = shards(ready)
-    assert not compared(ready, Order([*whole, (first, end - 1)])).within(target)
+    found = controls.beside(trained(ready, Order([*whole, (first, end - 1)])))
+    assert not found.within(FP64) and not found.within(0.0)
 
 
-def test_rounding_is_not_measured_if_the_target_is_met(ready: Prepared) -> None:
+def test_rounding_is_not_measured_if_the_target_is_met(ready: Prepared, controls: Controls) -> None:
     """Runs with the same additions agree in every bit, and no control is trained for the rounding."""
-    found = compared(ready, Order(shards(ready)))
+    found = controls.beside(trained(ready, Order(shards(ready))))
     assert found.bitwise
 
     def floor() -> None:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused
-from fleetune.training.recovery import read_commits
+from fleetune.training.commit_log import read_commits
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import plan, prepared, run_plan
 

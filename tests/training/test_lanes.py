@@ -297,12 +297,12 @@ def test_gates_are_the_same_model_with_masked_heads_and_detached_contributions(c
     for block in (0, 1):
         rows = [GATES[f"{block}#{head}"] for head in (0, 1)]
         for name in ("attention.output.dense", "output.dense"):
-            _mask(lane, lane.model.get_submodule(f"bert.encoder.layer.{block}.{name}"), rows)
+            mask_heads(lane, lane.model.get_submodule(f"bert.encoder.layer.{block}.{name}"), rows)
     found = beside(ready, tmp_path, replace(chain, gates=gates), train_lane(lane, TRAINING))
     assert max(found.loss, found.tensor, found.logits) < FP64, found
 
 
-def _mask(lane: LaneModel, layer: nn.Module, rows: list[str]) -> None:
+def mask_heads(lane: LaneModel, layer: nn.Module, rows: list[str]) -> None:
     """Let a layer that sums over heads read only full heads; what it makes of forward-only ones is a constant."""
 
     def forward(given: torch.Tensor) -> torch.Tensor:

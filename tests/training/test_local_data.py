@@ -132,7 +132,7 @@ def test_the_search_finds_samples_that_are_sent(dtype: str, tmp_path: Path) -> N
     ):
         a.tap = FileTap(tmp_path / "tap")
         a.connect("b", b.address, public["b"])
-        exchange = Exchange(a, "c", torch.device("cpu"), 0)
+        exchange = Exchange(a, "c", torch.device("cpu"))
         key = TransferKey("values-F", 0, "x", 0, 0, "a")
         exchange.send("b", key, {0: torch.stack([sent.flip(0), sent])}, {"words": SECRET})
     planted = {"ids": list(spellings(ids)), "text": list(text_spellings(SECRET)), "other": list(spellings(ids + 1))}

@@ -12,10 +12,18 @@ import torch
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.task import Progress
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete, newest_complete
-from fleetune.training.recovery import CommitLog, adopt_newest, read_commits, read_plan_start, record_plan_start, resume
+from fleetune.training.commit_log import (
+    CommitLog,
+    adopt_newest,
+    read_commits,
+    read_plan_start,
+    record_plan_start,
+    resume,
+)
 from fleetune.training.task import TrainingTask
 from tests.clock import fleets
 from tests.training.model_families import BY_NAME, data_request, model_request
@@ -42,12 +50,18 @@ def bert(tmp_path: Path) -> Prepared:
     return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
 
 
-def killing(launcher: Recording, device: int, round: int, number: int = signal.SIGKILL):  # type: ignore[no-untyped-def]
-    """Return a progress listener that sends a signal to one worker once that many rounds are committed."""
+def killing(launcher: Recording, round: int, *devices: int, number: int = signal.SIGKILL) -> Progress:
+    """Return a progress listener that sends a signal to workers when that many rounds are committed for the first time.
+
+    devices: their numbers; none: all.
+    """
+    rounds_left = [round]
 
     def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
-        if done == round * MICRO_BATCH * MICRO_BATCHES:
-            os.kill(launcher.jobs[device].pid, number)
+        if done / (MICRO_BATCH * MICRO_BATCHES) in rounds_left:
+            rounds_left.clear()
+            for device in devices or range(len(launcher.jobs)):
+                os.kill(launcher.jobs[device].pid, number)
 
     return listen
 
@@ -60,7 +74,7 @@ def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(tm
     run_plan(ready, made, TRAINING, tmp_path / "whole")
     launcher = Recording()
     with pytest.raises(TryAgain, match=r"device d1 .*killed by signal 9") as caught:
-        run_plan(ready, made, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 1, 5))
+        run_plan(ready, made, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 5, 1))
     assert caught.value.exit_code == 75
     assert all(job.poll() is not None for job in launcher.jobs)
     said: list[str] = []
@@ -78,8 +92,10 @@ def test_a_frozen_device_is_named_and_not_one_that_waits_for_it(tmp_path: Path) 
     ready = bert(tmp_path)
     launcher = Recording()
     three = plan(ready.units, [1, 3], [[8], [8], [8]])
-    with pytest.raises(TryAgain, match=r"^device d1 is silent for 1\d s; run again to go on") as caught:
-        frozen = killing(launcher, 1, 5, signal.SIGSTOP)
+    with pytest.raises(
+        TryAgain, match=r"^device d1 is silent for [\d.]+ s and gave no sign of life when asked; run again to go on"
+    ) as caught:
+        frozen = killing(launcher, 5, 1, number=signal.SIGSTOP)
         run_plan(ready, three, TRAINING, tmp_path / "cut", launcher=launcher, progress=frozen)
     assert caught.value.exit_code == 75
     assert all(job.poll() is not None for job in launcher.jobs)
@@ -95,7 +111,7 @@ def test_a_checkpoint_resumes_on_another_plan(tmp_path: Path) -> None:
     launcher = Recording()
     with pytest.raises(TryAgain):
         two = plan(ready.units, [2], [[8], [8]])
-        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 0, 7))
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 7, 0))
     metrics = run_plan(ready, single, TRAINING, tmp_path / "cut")
     assert metrics.resumed_from_round == 6
     whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
@@ -115,7 +131,7 @@ def test_the_checkpoint_of_another_plan_is_adopted(tmp_path: Path) -> None:
     launcher = Recording()
     with pytest.raises(TryAgain):
         two = plan(ready.units, [2], [[8], [8]])
-        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 0, 7))
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 7, 0))
     said: list[str] = []
     before = tmp_path / "cut" / "work"
     metrics = run_plan(
@@ -143,7 +159,7 @@ def test_rounds_before_a_new_measurement_of_the_links_stay_out_of_the_median(tmp
     run_plan(ready, single, TRAINING, tmp_path / "whole")
     launcher = Recording()
     with pytest.raises(TryAgain):
-        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 0, 7))
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 7, 0))
     said: list[str] = []
     metrics = run_plan(ready, two, TRAINING, tmp_path / "cut", latency_s=2e-4, note=said.append)
     assert said == ["goes on from round 6 of 9, by an earlier attempt's checkpoint"], "the plan is the same"
@@ -165,7 +181,7 @@ def test_a_lost_log_and_a_damaged_shard_lose_neither_weights_nor_metrics(log: by
     run_plan(ready, single, TRAINING, tmp_path / "whole")
     launcher = Recording()
     with pytest.raises(TryAgain):
-        run_plan(ready, single, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 0, 7))
+        run_plan(ready, single, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 7, 0))
     work = tmp_path / "cut" / "work"
     shard = work / "checkpoints" / "round-000006" / "segment-0.safetensors"
     content = bytearray(shard.read_bytes())
@@ -210,7 +226,7 @@ def test_a_round_is_in_the_log_only_when_every_device_reported_it(tmp_path: Path
 
     def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         told.append(done)
-        killing(launcher, 1, 4)(what, done, total, unit)
+        killing(launcher, 4, 1)(what, done, total, unit)
 
     with pytest.raises(TryAgain):
         run_plan(ready, plan(ready.units, [2], [[3, 5], [8]]), TRAINING, tmp_path, launcher=launcher, progress=listen)

@@ -33,6 +33,9 @@ class Alone:
         """Set the round."""
         self.round = round
 
+    def at_step(self, step: object) -> None:
+        """Do nothing before a step."""
+
     def now_s(self) -> float:
         """Return 0: time does not matter here."""
         return 0.0

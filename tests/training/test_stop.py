@@ -1,5 +1,6 @@
 """A training that is told to end leaves a checkpoint of its last committed round, and loses none."""
 
+import itertools
 import json
 import signal
 import subprocess
@@ -17,13 +18,18 @@ import pytest
 import torch
 
 from fleetune.contracts import json_io
+from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import StageTask
 from fleetune.errors import TryAgain
-from fleetune.training.checkpoints import CheckpointSaver, newest_complete
-from fleetune.training.committed_state import CommittedState
+from fleetune.recovery.holdings import Version
+from fleetune.training.exchange import FIRST_ATTEMPT
+from fleetune.training.measurements import encode_rows
 from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.worker_group import WorkerGroup
+from fleetune.training.worker_state import CommittedState
+from tests.training.fake_workers import FakeLauncher, FakeWorker
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
 
@@ -98,9 +104,9 @@ def test_a_stop_does_not_wait_for_a_long_round(tmp_path: Path) -> None:
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
 
 
-def stage_task(ready: Prepared, made: Plan, folder: Path) -> Path:
+def stage_task(ready: Prepared, made: Plan, folder: Path, training: TrainingRequest = TRAINING) -> Path:
     """Write the task of the stage `train`, with its input artifacts."""
-    task = training_task(ready, made, TRAINING, folder)
+    task = training_task(ready, made, training, folder)
     json_io.write(task.fleet, folder / "fleet" / "fleet.json")
     json_io.write(task.profile, folder / "profile" / "profile.json")
     json_io.write(task.plan, folder / "plan" / "plan.json")
@@ -111,7 +117,7 @@ def stage_task(ready: Prepared, made: Plan, folder: Path) -> Path:
         stage="train",
         run="r",
         seed=ready.seed,
-        config={"model": json_io.dump(ready.model), "training": json_io.dump(TRAINING)},
+        config={"model": json_io.dump(ready.model), "training": json_io.dump(training)},
         inputs={kind: str(path) for kind, path in inputs.items()},
         output=str(folder / "output"),
         work=str(folder / "work"),
@@ -148,46 +154,28 @@ def test_sigterm_in_the_middle_of_the_stage_loses_no_round(tmp_path: Path) -> No
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
 
 
-class Workers:
-    """Workers that write nothing; `failure` is raised while their messages are waited for."""
+def test_a_last_checkpoint_that_nobody_writes_ends_after_20_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that is told to end waits so long and no longer for its devices to write; the error names one. Each
+    look at the clock takes a second here.
+    """
+    seconds = itertools.count()
+    monkeypatch.setattr(WorkerGroup, "now_s", lambda self: float(next(seconds)))
 
-    def __init__(self, failure: Exception | None = None) -> None:
-        self.asked: list[Any] = []
-        self._failure = failure
+    def prepares(worker: FakeWorker) -> None:
+        row = TimelineRow(device=worker.device, lane="main", action="main/0F0", start_s=0.0, end_s=1.0, bytes=0)
+        told = {"losses": {"main": 1.0}, "norms": {}, "peak_memory_bytes": 1, "sent_bytes": {}}
+        header = {"round": 0, "attempt": worker.exchange.attempt, **told}
+        worker.exchange.send_control("ready", header, encode_rows([row]))
+        worker.wait_for_stop()
 
-    def gather(self, kind: str, devices: tuple[str, ...], patience_s: float) -> dict[str, dict[str, Any]]:
-        """No files."""
-        if self._failure is not None:
-            raise self._failure
-        return {}
-
-    def collect(self, devices: tuple[str, ...], folder: Path) -> None:
-        """Nothing to fetch."""
-
-    def send(self, devices: tuple[str, ...], kind: str, header: dict[str, Any]) -> None:
-        """Remember what they were asked for."""
-        self.asked.append((devices, kind, header))
-
-
-def test_a_state_that_is_saved_is_not_saved_again(tmp_path: Path) -> None:
-    """The last checkpoint of a stopped training is asked for once, of the first device of each segment."""
-    saver, workers = CheckpointSaver(TRAINING, tmp_path, None), Workers()
-    saver.save_now(0, workers, ("a",), "")
-    assert workers.asked == [] and saver.newest is None
-    for _ in range(2):
-        saver.save_now(3, workers, ("a",), "")
-    assert workers.asked == [(("a",), "save", {"round": 3})]
-    assert saver.newest is not None and saver.newest.mark.round == 3
-
-
-def test_a_last_checkpoint_that_fails_leaves_the_one_before(tmp_path: Path) -> None:
-    """A device that is lost while the last checkpoint is written costs the rounds since the one before, not that."""
-    saver = CheckpointSaver(TRAINING, tmp_path, None)
-    saver.save_now(3, Workers(), ("a",), "")
-    with pytest.raises(TryAgain, match="device a is silent"):
-        saver.save_now(5, Workers(TryAgain("device a is silent")), ("a",), "")
-    found = newest_complete(tmp_path, lambda _: None)
-    assert found is not None and found.mark.round == 3
+    ready, stop = bert(tmp_path), StopAfter(1)
+    launcher = FakeLauncher(d0=prepares, d1=prepares)
+    why = (
+        "^ended after round 1 of 9, but a checkpoint was not possible within 20 s: d0 has not written its part; run it"
+    )
+    with pytest.raises(TryAgain, match=why):
+        two = plan(ready.units, [3], [[8], [8]])
+        run_plan(ready, two, TRAINING, tmp_path, launcher=launcher, stop=stop, progress=stop.listen)
 
 
 class Slow:
@@ -201,9 +189,9 @@ class Slow:
 def test_a_state_is_written_before_or_after_a_commit_and_never_between(tmp_path: Path) -> None:
     """A request during a commit waits for it; one for another round, or after a failed commit, is refused."""
     segment: Any = Slow()
-    state = CommittedState({"s": (segment, NamedOptimizer(segment.parameters, TRAINING))}, 4)
+    state = CommittedState({"s": (segment, NamedOptimizer(segment.parameters, TRAINING))}, Version(4, FIRST_ATTEMPT))
     written: list[object] = []
-    with state.advance():
+    with state.advance(FIRST_ATTEMPT):
         thread = threading.Thread(target=lambda: written.append(state.write(tmp_path, 5)))
         thread.start()
         thread.join(0.2)
@@ -213,7 +201,7 @@ def test_a_state_is_written_before_or_after_a_commit_and_never_between(tmp_path:
     assert len(written) == 1
     with pytest.raises(TryAgain, match="asked for the state after 3 rounds, this device has 5"):
         state.write(tmp_path, 3)
-    with pytest.raises(RuntimeError), state.advance():
+    with pytest.raises(RuntimeError), state.advance(FIRST_ATTEMPT):
         raise RuntimeError("out of memory in the middle")
     with pytest.raises(TryAgain):
         state.write(tmp_path, 5)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fleetune.training.worker_group import WORKER
+from fleetune.training.worker_command import WORKER
 
 MODULES = """
 import importlib, json, sys

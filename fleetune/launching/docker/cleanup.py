@@ -23,7 +23,7 @@ from fleetune.contracts.task import OUTLIVES_STAGE
 from fleetune.errors import FleetuneError
 from fleetune.launching.docker.engine_client import ENGINE_ERRORS, connect, local_engine
 from fleetune.launching.process import child_command, inherited_environment
-from fleetune.procfs import start_ticks
+from fleetune.linux import start_ticks
 
 RUN_LABEL, OWNER_LABEL, ENGINE_LABEL = "fleetune.run", "fleetune.owner", "fleetune.engine"
 """Labels: the token of the session, the process that made it (`machine:boot:namespace/pid/start`), and the address by

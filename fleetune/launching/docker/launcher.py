@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from docker.errors import NotFound
 from docker.types import DeviceRequest, Mount
 
 from fleetune.contracts.record import record
@@ -24,6 +25,8 @@ MIN_PERIOD_US, MIN_QUOTA_US = 10_000, 1_000
 """Short periods make a CPU quota smooth; the kernel accepts no quota below a millisecond."""
 LOST_EXIT_CODE = 255
 """Exit code of a container that its engine no longer knows."""
+ENGINE_RETRY_S = 0.5
+"""Pause before an engine that could not be asked is asked again."""
 TAIL_BYTES = 1 << 16
 
 
@@ -140,10 +143,10 @@ class ContainerJob:
     ) -> None:
         self._container, self._command = container, command
         self._cores, self._collect = cores, collect
-        self._ended = threading.Event()
+        self._ended, self._stopping = threading.Event(), threading.Event()
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._code = LOST_EXIT_CODE
-        self._stopping = self._out_of_memory = False
+        self._out_of_memory = False
         readers = [self._thread(self._read_lines), self._thread(self._read_log)]
         self._thread(lambda: self._wait_for_end(readers))
 
@@ -183,7 +186,7 @@ class ContainerJob:
 
     def stop(self, grace_s: float = GRACE_S) -> int:
         """Send SIGTERM, SIGKILL after `grace_s`, then remove the container; returns the exit code."""
-        self._stopping = True
+        self._stopping.set()
         if not self._ended.is_set():
             with suppress(*ENGINE_ERRORS):
                 self._container.stop(timeout=max(0, round(grace_s)))
@@ -242,15 +245,25 @@ class ContainerJob:
                 log.flush()
 
     def _wait_for_end(self, readers: list[threading.Thread]) -> None:
-        with suppress(*ENGINE_ERRORS):
-            self._code = int(self._container.wait()["StatusCode"])
+        self._code = self._await_code()
         with suppress(*ENGINE_ERRORS):
             self._container.reload()
-            killed = self._code == 137 and not self._stopping
+            killed = self._code == 137 and not self._stopping.is_set()
             self._out_of_memory = bool(self._container.attrs["State"]["OOMKilled"]) and (killed or self._code != 0)
         for reader in readers:
             reader.join(GRACE_S)  # all output is there before the end is announced
         self._ended.set()
+
+    def _await_code(self) -> int:
+        """Wait for the container's exit code; an engine that cannot be asked does not mean that it has ended."""
+        while True:
+            try:
+                return int(self._container.wait()["StatusCode"])
+            except NotFound:
+                return LOST_EXIT_CODE
+            except ENGINE_ERRORS:
+                if self._stopping.wait(ENGINE_RETRY_S):
+                    return LOST_EXIT_CODE
 
 
 def make_writable(folder: Path) -> None:

@@ -7,22 +7,23 @@ of the exact simulation instead of the paper's formula, and leaves out devices t
 on links cost processor time (`clock.costs`), and units are joined where no cut is possible.
 """
 
-import math
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from fleetune.clock import Clock
+from fleetune.clock.costs import state_bytes
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import exact_size
 from fleetune.planning import papers
-from fleetune.planning.compression import byte_shares, check_compression, compressed
+from fleetune.planning.backups import with_backups
+from fleetune.planning.compression import byte_shares, check_compression, check_ratio, compressed
 from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
 from fleetune.planning.plan_result import plan_result
 from fleetune.planning.strategy import Problem, participants, unprofiled_reason
-from fleetune.planning.top_k import check_ratio
 from fleetune.solving.hpp.problem import Solution
 from fleetune.solving.hpp.solve import solve
 
@@ -47,8 +48,9 @@ class Options:
     snapshots: int = 0
     """1: every device reserves memory for a rollback copy of its trained parameters and optimizer state."""
     backups: int = 0
-    """1: for every segment of one device, a device of the next segment (cyclically) reserves memory for its trained
-    parameters and optimizer state. Frozen weights need no backup: every device can read them again."""
+    """1: every device takes a snapshot of what it trains every few rounds. What only one device trains is backed up on
+    a device of the next segment (cyclically), so that its loss costs no more than those rounds. Frozen weights need no
+    backup: every device can read them again."""
     compression: str | None = None
     """`auto`: for each link the codec and ratio that shorten the forecast round most within `compression_loss`, none
     where none does; or the name of one codec, for the links where it shortens the round (lossy). None: dense."""
@@ -90,19 +92,20 @@ class Asteroid:
         """The plan of the requested method, compressed if requested."""
         options = json_io.load(Options, problem.options, "strategy asteroid")
         names = participants(problem, options.devices)
-        posed = to_hpp_problem(
-            problem, names, layers=options.layers, warmup=options.warmup, snapshots=options.snapshots
-        )
+        snapshots = max(options.snapshots, options.backups)
+        posed = to_hpp_problem(problem, names, layers=options.layers, warmup=options.warmup, snapshots=snapshots)
         if options.every_device and len(posed.problem.devices) < len(names):
             idle = set(names) - {device.name for device in posed.problem.devices}
             raise Infeasible(f"every_device: {min(idle)} lacks memory even for an idle worker; give it more")
         solve_once = _solve_with_backups if options.backups else _solve
         clock = Clock(problem.fleet, problem.profile)
-        solutions = [solve_once(_with_bytes(posed, share), options, problem.seed) for share in byte_shares(options)]
+        solutions = [solve_once(_with_bytes(posed, share), options, problem) for share in byte_shares(options)]
         plans = [compressed(to_plan(self.name, problem, posed, one), clock, options) for one in solutions]
         plan = min(plans, key=clock.round_s) if len(plans) > 1 else plans[0]
         bound_s = None if plan.links else solutions[0].lower_bound  # a bound for dense links holds for no others
         found = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
+        if options.backups:
+            found = replace(found, plan=with_backups(plan, problem, clock))
         return replace(found, method=options.method)
 
 
@@ -121,14 +124,14 @@ def _with_bytes(posed: PosedProblem, share: float) -> PosedProblem:
     return posed._replace(problem=replace(posed.problem, layers=layers))
 
 
-def _solve(posed: PosedProblem, options: Options, seed: int) -> Solution:
+def _solve(posed: PosedProblem, options: Options, planned: Problem) -> Solution:
     """Solve by the requested method. Infeasible also if a method that ignores memory exceeds a budget."""
     try:
         solution = solve(
             posed.problem,
             method=options.method,
             time_limit_s=options.time_limit_s,
-            seed=seed,
+            seed=planned.seed,
             every_device=options.every_device,
             lost_s_per_byte=posed.lost_s_per_byte,
         )
@@ -139,7 +142,7 @@ def _solve(posed: PosedProblem, options: Options, seed: int) -> Solution:
     return solution
 
 
-def _solve_with_backups(posed: PosedProblem, options: Options, seed: int) -> Solution:
+def _solve_with_backups(posed: PosedProblem, options: Options, planned: Problem) -> Solution:
     """The first plan whose backups fit.
 
     The size of a backup depends on the plan, so the first plan reserves nothing. As long as a backup does not fit, its
@@ -148,10 +151,10 @@ def _solve_with_backups(posed: PosedProblem, options: Options, seed: int) -> Sol
     reserved_bytes: dict[str, int] = {}
     for _ in range(MAX_PLANS):
         try:
-            solution = _solve(with_reserves(posed, reserved_bytes), options, seed)
+            solution = _solve(with_reserves(posed, reserved_bytes), options, planned)
         except Infeasible as error:
             raise Infeasible(f"{error}{_reserves_in_words(reserved_bytes)}") from None
-        shortage = _backup_shortage(posed, solution)
+        shortage = _backup_shortage(posed, solution, planned.profile)
         if shortage is None:
             return solution
         reserved_bytes[shortage.device] = shortage.needed_bytes
@@ -173,19 +176,14 @@ class BackupShortage(NamedTuple):
     needed_bytes: int
 
 
-def _backup_shortage(posed: PosedProblem, solution: Solution) -> BackupShortage | None:
+def _backup_shortage(posed: PosedProblem, solution: Solution, profile: Profile) -> BackupShortage | None:
     """The first backup that fits no device of the next segment; None if all fit or the plan has one segment."""
     free_bytes = {d.name: d.memory_bytes - solution.memory_bytes.get(d.name, 0) for d in posed.problem.devices}
     stages = solution.stages
     for stage, following in zip(stages, (*stages[1:], stages[0]), strict=True):
-        needed = _backup_bytes(posed, *stage.layers)
+        first, end = (posed.edges[layer] for layer in stage.layers)
+        needed = state_bytes((unit.name for unit in profile.units[first:end]), profile)
         roomiest = max((device.name for device in following.devices), key=lambda name: free_bytes[name])
         if len(stages) > 1 and len(stage.devices) == 1 and needed > free_bytes[roomiest]:
             return BackupShortage(roomiest, needed)
     return None
-
-
-def _backup_bytes(posed: PosedProblem, first: int, end: int) -> int:
-    """Bytes of trained parameters and their optimizer state."""
-    trained_bytes = sum(layer.trainable_bytes or 0 for layer in posed.problem.layers[first:end])
-    return math.ceil(trained_bytes * (1 + posed.problem.optimizer_bytes_per_param_byte))

@@ -14,7 +14,7 @@ from fleetune.errors import Infeasible
 from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
-from fleetune.planning.run_costs import RunCosts
+from fleetune.planning.segment_costs import SegmentCosts
 from fleetune.planning.strategy import (
     Problem,
     memory_shortage,
@@ -51,7 +51,7 @@ class DataParallel:
         options = json_io.load(Options, problem.options, "strategy dp")
         names = participants(problem, options.devices)
         require_samples(problem, names)
-        costs = RunCosts(problem)
+        costs = SegmentCosts(problem)
         batch, whole = problem.micro_batch_samples, (0, costs.blocks)
         for device in names:
             missing = float(costs.missing(device, 1)[whole])

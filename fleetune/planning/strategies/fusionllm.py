@@ -27,11 +27,10 @@ from fleetune.contracts.record import positive, record
 from fleetune.errors import Infeasible
 from fleetune.planning import papers
 from fleetune.planning.chain_planner import ChainPlanner
-from fleetune.planning.compression import byte_shares, check_compression, compressed
+from fleetune.planning.compression import byte_shares, check_compression, check_ratio, compressed, kept_element_bytes
 from fleetune.planning.layers import layer_edges
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.strategy import Problem, devices_with_room, participants, unprofiled_reason
-from fleetune.planning.top_k import check_ratio, kept_element_bytes
 from fleetune.solving.hpp.problem import warmups
 from fleetune.solving.opfence.problem import Device, Operator, Solution
 from fleetune.solving.opfence.problem import Problem as PlacementProblem

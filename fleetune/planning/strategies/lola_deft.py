@@ -1,7 +1,7 @@
 """lola-deft: every device hosts the frozen model and tunes one block of it; a server collects the gradients.
 
 After Wu, Chen and Huang, Resource Management for Low-latency Cooperative Fine-tuning of Foundation Models at the
-Network Edge, IEEE Transactions on Wireless Communications 2025 (arXiv:2407.09873). `fleetune.solving.deft` assigns
+Network Edge, IEEE Transactions on Wireless Communications 2025 (arXiv:2407.09873). `fleetune.solving.lola_deft` assigns
 blocks to devices and divides the uplink's bandwidth: `bisection` is the joint optimum, `dual-ascent` and `crunch` are
 the paper's.
 
@@ -12,7 +12,7 @@ block. The clock also counts the broadcast of parameters from the server, which 
 trains on its own data: training.batch_samples is per device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -27,10 +27,10 @@ from fleetune.planning import papers
 from fleetune.planning.layers import block_of
 from fleetune.planning.plan_result import plan_result, segment
 from fleetune.planning.strategy import Problem, free_bytes, participants, unprofiled_reason
-from fleetune.solving.deft import DEFT
-from fleetune.solving.deft.problem import Problem as DeftProblem
-from fleetune.solving.deft.problem import Solution
-from fleetune.solving.deft.solve import solve
+from fleetune.solving.lola_deft import DEFT
+from fleetune.solving.lola_deft.problem import Problem as DeftProblem
+from fleetune.solving.lola_deft.problem import Solution
+from fleetune.solving.lola_deft.solve import solve
 
 
 @record
@@ -86,6 +86,28 @@ class LolaDeft:
             plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - 1e-8 * problem.micro_batches)
         )
         return replace(found, method=assignment.solution.method)
+
+    def revise(self, problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
+        """The devices that are left get the model's blocks, joined to so many, by the same assignment, and keep their
+        lanes' samples. Another device becomes the server if that was lost; its lane then ends.
+        """
+        options = replace(
+            json_io.load(Options, problem.options, "strategy lola-deft"),
+            server=None if plan.collector in lost else plan.collector,
+            devices=(),
+            blocks=None,
+        )
+        lanes = {lane.segments[0].devices[0]: lane for lane in plan.lanes}
+        roles = _roles(problem, options)
+        devices = tuple(name for name in roles.devices if name in lanes)
+        if not devices:
+            raise Infeasible(f"lola-deft: no device with a block is left beside the server {roles.server}")
+        roles = roles._replace(devices=devices)
+        clock = Clock(problem.fleet, problem.profile)
+        made = _plan(problem, roles, _assign(problem, clock, roles, options))
+        named = tuple(replace(lane, name=lanes[lane.segments[0].devices[0]].name) for lane in made.lanes)
+        made = replace(made, lanes=named, replan_every_rounds=plan.replan_every_rounds)
+        return plan_result(made, problem, clock, self.citation, bound_s=0.0)
 
 
 class Roles(NamedTuple):

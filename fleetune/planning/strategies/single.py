@@ -13,7 +13,7 @@ from fleetune.errors import Infeasible
 from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
-from fleetune.planning.run_costs import RunCosts
+from fleetune.planning.segment_costs import SegmentCosts
 from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 
 
@@ -41,7 +41,7 @@ class Single:
     def plan(self, problem: Problem) -> PlanResult:
         """The feasible device with the shortest round; at equal rounds the first in the fleet."""
         options = json_io.load(Options, problem.options, "strategy single")
-        costs = RunCosts(problem)
+        costs = SegmentCosts(problem)
         names = participants(problem, [options.device] if options.device is not None else [])
         missing = {d: float(costs.missing(d, problem.micro_batch_samples)[0, -1]) for d in names}
         fitting = [d for d in names if missing[d] <= 0]

@@ -12,7 +12,7 @@ an epoch; the forecast tells its time apart from a round's.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -104,6 +104,38 @@ class SplitLearning:
         rounding_s = bound_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
         result = plan_result(plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - rounding_s))
         return replace(result, method=options.method)
+
+    def revise(self, problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
+        """Without a lost client its lane ends; a lost helper's clients go to the other helpers, which are scheduled
+        anew. Cuts and micro-batches stay. Where no helper is left, every client runs the whole model.
+        """
+        options = json_io.load(Options, problem.options, "strategy split-learning")
+        clock = Clock(problem.fleet, problem.profile)
+        lanes = {lane.segments[0].devices[0]: lane for lane in plan.lanes}
+        many = {client: plan.micro_batches_of(lane) for client, lane in lanes.items() if client not in lost}
+        if not many:
+            raise Infeasible(f"split-learning: all clients were lost ({', '.join(lanes)}); start one of them again")
+        helpers = [lane.segments[1].devices[0] for lane in plan.lanes if len(lane.segments) > 1]
+        roles = Roles(tuple(many), tuple(name for name in dict.fromkeys(helpers) if name not in lost))
+        if roles.helpers:
+            builder = SplitProblemBuilder(problem, clock, roles)
+            builder.micro_batches = many
+            first, second, _ = (len(segment.units) for segment in next(iter(lanes.values())).segments)
+            cuts = Cuts(first, first + second)
+            _check_client_memory(builder, cuts)
+            instance = builder.to_problem(cuts, builder.slot_s(cuts))
+            found = solve(instance, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
+            made = _plan(builder, cuts, found)
+        else:
+            made = _plan_of_lanes(problem, tuple(_whole(problem, lanes[client]) for client in many), ())
+        made = replace(made, average_every_rounds=plan.average_every_rounds)
+        return plan_result(made, problem, clock, self.citation, bound_s=0.0)
+
+
+def _whole(problem: Problem, lane: Lane) -> Lane:
+    """The lane of a client that runs all units itself."""
+    client = lane.segments[0].shares[0]
+    return replace(lane, segments=(segment(problem.profile.units, [(client.device, client.samples)], warmup=1),))
 
 
 def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:

@@ -9,8 +9,7 @@ import numpy as np
 from fleetune.arrays import Floats
 from fleetune.solving.d2ft.instance import FORWARD_ONLY, FULL, Cost, Instance, Table, total_cost
 from fleetune.solving.d2ft.methods import SUMMARIES, joint
-from fleetune.solving.d2ft.methods.baselines import magnitude, magnitude_gradient, random
-from fleetune.solving.d2ft.methods.bilevel import bilevel, bilevel_disjoint
+from fleetune.solving.d2ft.methods.paper import bilevel, bilevel_disjoint, magnitude, magnitude_gradient, random
 from fleetune.solving.d2ft.problem import Problem, Solution
 from fleetune.solving.limits import Deadline
 from fleetune.solving.validation import validate_choice

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetune.arrays import Floats
-from fleetune.compiled import compiled, inner
+from fleetune.jit import compiled, inner
 from fleetune.solving.hpp.candidate import (
     OUT_OF_MEMORY,
     WORST_SCORE,

@@ -23,7 +23,7 @@ from fleetune.clock.pipeline_arrays import (
     fill_routes,
     new_arrays,
 )
-from fleetune.compiled import compiled, inner
+from fleetune.jit import compiled, inner
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import ACTIVATION, GRADIENT, OUTPUT, TRAINABLE, Instance, InstanceArrays
 from fleetune.solving.hpp.sample_allocation import state_bytes, task_s

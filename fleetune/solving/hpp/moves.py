@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetune.arrays import Ints
-from fleetune.compiled import inner, signed
+from fleetune.jit import inner, signed
 from fleetune.solving.hpp.candidate import Candidate
 from fleetune.solving.hpp.instance import InstanceArrays
 from fleetune.solving.hpp.sample_allocation import allocate_optimally, max_samples

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from fleetune.arrays import Floats
-from fleetune.compiled import inner
+from fleetune.jit import inner
 from fleetune.solving.hpp.candidate import Candidate, Evaluator, copy, lower_bound
 from fleetune.solving.hpp.instance import GRADIENT, OUTPUT, InstanceArrays, Span
 from fleetune.solving.hpp.moves import FREE_WARMUP, PlanRules, allocate_stage

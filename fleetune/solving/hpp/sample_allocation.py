@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fleetune.arrays import Floats, Ints
-from fleetune.compiled import compiled, inner
+from fleetune.jit import compiled, inner
 from fleetune.solving.hpp.instance import ACTIVATION, GRADIENT, OUTPUT, PARAM, TRAINABLE, InstanceArrays, Span
 
 IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND = 0, 1, 2

@@ -13,8 +13,7 @@ import numpy as np
 from fleetune.arrays import Floats
 from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import components
-from fleetune.solving.opfence.instance import Instance, prefix_sums
-from fleetune.solving.opfence.linear_order import LinearOrder
+from fleetune.solving.opfence.instance import Instance, LinearOrder, prefix_sums
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits
 
 GRID_POINTS = 12

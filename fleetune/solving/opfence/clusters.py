@@ -11,8 +11,7 @@ import numpy as np
 from fleetune.arrays import Floats, Ints
 from fleetune.solving.limits import NO_DEADLINE, Deadline
 from fleetune.solving.opfence.graph import components
-from fleetune.solving.opfence.instance import MIN_GAIN, Instance, Placement, sum_by_group
-from fleetune.solving.opfence.linear_order import LinearOrder
+from fleetune.solving.opfence.instance import MIN_GAIN, Instance, LinearOrder, Placement, sum_by_group
 
 INFINITE_LINK_SPEEDUP = 10.0
 """Links of infinite bandwidth count as this many times the fastest finite one."""

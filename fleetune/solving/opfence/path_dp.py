@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from fleetune.arrays import Floats, Ints
 from fleetune.solving.limits import NO_DEADLINE, Deadline
-from fleetune.solving.opfence.instance import Instance
-from fleetune.solving.opfence.linear_order import LinearOrder
+from fleetune.solving.opfence.instance import Instance, LinearOrder
 
 SLACK = 1e-9
 """Relative tolerance of limits, so that rounding does not exclude the plan that they came from."""

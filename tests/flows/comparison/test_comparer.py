@@ -12,7 +12,7 @@ from flows.comparison import archive
 from flows.comparison.comparer import Comparer, CompareRequest
 from flows.comparison.record import Comparison
 from flows.context import RunContext
-from flows.form.request import RunRequest, config_of
+from flows.form import RunRequest, config_of
 from tests.clock import fleets
 from tests.flows.comparison.stand_in import StandIn, other_fleet
 

@@ -23,8 +23,9 @@ ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 class ServiceClient:
     """The service of the store at `root`."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, **environment: str) -> None:
+        """`environment`: variables of its commands."""
+        self.root, self.environment = root, environment
         self.files = ServiceFiles(root)
 
     @property
@@ -39,7 +40,7 @@ class ServiceClient:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         done = subprocess.run(
             [sys.executable, "-c", "from flows.cli import main; main()", *words, "--root", str(self.root)],
-            env=kept,
+            env={**kept, **self.environment},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

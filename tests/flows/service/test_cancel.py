@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.service.flow_process import ORPHAN_S
+from flows.service.flow_process import ALONE_S
 from tests.flows.service.client import ServiceClient
 from tests.flows.service.training import ROUNDS, Training, write_run_file
 
@@ -14,6 +14,8 @@ pytestmark = pytest.mark.slow
 
 CANCEL_S, PAUSE_S = 10.0, 10.0
 """Seconds within which all processes of a run have ended."""
+SHUTDOWN_S = CANCEL_S + 2 * ALONE_S
+"""The same where its worker, and then the run, has to find out that there is no server to report to."""
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +41,7 @@ def test_cancel_and_retry_lose_no_round(service: ServiceClient, config: Path) ->
     """Cancel in the middle of a training ends all processes within 10 s, with a checkpoint of the last committed round;
     Retry goes on from it, to the very weights of a training that nobody has interrupted.
     """
-    training = Training(service, config, 1e-3)
+    training = Training(service, config, 1e-3, until="monitor")
     service.set_state(training.run, "CANCELLING", "Cancelling")
     training.end_in_s(CANCEL_S)
     assert training.saved == [training.rounds]
@@ -49,7 +51,8 @@ def test_cancel_and_retry_lose_no_round(service: ServiceClient, config: Path) ->
     assert service.logged(training.run, "train: stopped")
     assert "failed" not in service.logs(training.run) and "Traceback" not in service.logs(training.run)
     trained = training.retried()
-    whole = service.start(base=service.flow_run(training.run)["parameters"]["base"], start_from="train")
+    base = service.flow_run(training.run)["parameters"]["base"]
+    whole = service.start(base=base, start_from="train", until="monitor")
     ended = service.ended(whole)
     assert ended["state_name"] == "Completed", ended["state"]["message"]
     assert "goes on from round" not in service.logs(whole)
@@ -94,7 +97,8 @@ def test_shutdowns_lose_no_round(service: ServiceClient, planned: Path) -> None:
     """SIGTERM to the worker, SIGTERM to every process at once (the machine shuts down) and kill -9 of the keeper: each
     ends the run with a checkpoint of its last committed round, `up` tells the truth, and Retry goes on.
 
-    Bug: Prefect's worker killed its runs when it was terminated, and lost their rounds.
+    Bug: Prefect's worker killed its runs when it was terminated, and lost their rounds. Bug: after a shutdown a run
+    lived on for 28 s, since the server that forks its stages passed for a stage.
     """
     training = only_training(service, planned, 5e-3)
     worker = training.terminate("flows.service.worker")
@@ -105,7 +109,7 @@ def test_shutdowns_lose_no_round(service: ServiceClient, planned: Path) -> None:
     for end in (training.terminate_all, lambda: os.kill(service.record.keeper, signal.SIGKILL)):
         training.goes_on()
         end()
-        training.end_in_s(ORPHAN_S + CANCEL_S)
+        training.end_in_s(SHUTDOWN_S)
         assert training.saved[-1] == training.rounds < ROUNDS
         training.up()
         assert service.flow_run(training.run)["state_name"] == "Crashed"

@@ -1,16 +1,21 @@
-"""The port of a service: nobody else has it, not even another service of the same user."""
+"""Who reaches a service: its port, web pages and users of the same machine, and what its settings tell them."""
 
+import asyncio
+import os
 import socket
+import urllib.error
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleetune.errors import Refused
-from flows.prefect_server import HOST
+from fleetune.errors import Refused, TryAgain
+from flows.prefect_server import DATABASE, HOST
 from flows.service import control
-from flows.service.keeper import reserve
+from flows.service.http_server import OwnPagesOnly
+from flows.service.keeper import MOST_LOG_BYTES, bound, ended_at_start, name_of, other_people, reserve
 from flows.service_files import ServiceFiles, ServiceRecord
 from tests.flows.service.client import ServiceClient
 
@@ -62,3 +67,113 @@ def test_settings_of_a_running_service_are_not_ignored(tmp_path: Path) -> None:
     for told in (refusal(database=url), refusal(on_postgres, database="sqlite+aiosqlite:////srv/x.db")):
         assert told.startswith("--database: ") and "another database" in told
         assert "hush" not in told + on_postgres.database
+
+
+def test_no_password_in_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Command lines are everybody's to read: a password in `--database` is refused before anything starts, in every
+    place of a URL; without one, and in the environment, it is taken.
+    """
+    for url in ("postgresql+asyncpg://ann:hush@db/prefect", "postgresql+asyncpg://ann@db/prefect?password=hush"):
+        with pytest.raises(Refused, match=r"--database: .* list of processes; .*~/\.pgpass") as refused:
+            control.refuse_password(url)
+        assert "hush" not in str(refused.value)
+        monkeypatch.setenv(DATABASE, url)
+        assert control.ServiceOptions().given_database() == url
+    for harmless in (None, "postgresql+asyncpg://ann@db/prefect", "sqlite+aiosqlite:////srv/x.db"):
+        control.refuse_password(harmless)
+    assert name_of("postgresql+asyncpg://ann:hush@db:5433/prefect?ssl=require") == "postgresql://db:5433/prefect"
+
+
+def test_the_reason_of_a_server_that_did_not_start() -> None:
+    """Bug: the reason was uvicorn's last line, "Application startup failed". It is the error before that line; a server
+    that ends with a sentence of its own is quoted.
+    """
+    tail = "Traceback\n  File x\nOSError: no room\n\nERROR:    Application startup failed. Exiting.\n"
+    assert str(ended_at_start(3, tail)) == "Prefect's server did not start (OSError: no room)"
+    assert "no reason given" in str(ended_at_start(1, ""))
+    for kind in (Refused, TryAgain):
+        own = ended_at_start(kind.exit_code, "noise\ndatabase x: there is none\n")
+        assert type(own) is kind and str(own) == "database x: there is none"
+
+
+def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
+    """A server whose database is away writes megabytes a minute: its log is set aside while it runs, and goes on."""
+    log = tmp_path / "server.log"
+    with log.open("ab") as child:
+        child.write(bytes(MOST_LOG_BYTES + 1))
+        child.flush()
+        bound(log)
+        child.write(b"after")
+    assert log.read_bytes() == b"after" and (tmp_path / "server.log.1").stat().st_size == MOST_LOG_BYTES + 1
+    bound(log)
+    assert log.read_bytes() == b"after"
+
+
+def test_pages_of_others_are_not_answered(service: ServiceClient) -> None:
+    """Bug: Prefect answered any web page in any browser of this machine, which could start runs and change the command
+    of the worker. Pages of another address, also on this machine, and other names of this address are refused; our own
+    pages, programs, and a browser that comes through a tunnel from another port are answered.
+    """
+    own = service.record.address.removeprefix("http://")
+    port = own.rpartition(":")[2]
+    for host, origin, answer in (
+        (own, "", 200),
+        (own, f"http://{own}", 200),
+        ("localhost:9999", "http://localhost:9999", 200),
+        (f"[::1]:{port}", "", 200),
+        (own, "http://evil.example", 403),
+        (own, "http://127.0.0.1:8000", 403),
+        (own, "null", 403),
+        ("evil.example", "", 403),
+        (f"127.0.0.1.evil.example:{port}", f"http://127.0.0.1.evil.example:{port}", 403),
+        ("[", "", 403),
+    ):
+        request = service.request("POST", "/flows/count", {})
+        request.add_header("Host", host)
+        if origin:
+            request.add_header("Origin", origin)
+        try:
+            with urllib.request.urlopen(request) as reply:
+                status = reply.status
+        except urllib.error.HTTPError as error:
+            status = error.code
+            error.close()
+        assert status == answer, (host, origin)
+
+
+def test_a_websocket_of_another_page_is_closed() -> None:
+    """Events of runs are told by websockets, which browsers open to every address."""
+    told: list[Any] = []
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    async def server(scope: Any, receive: Any, answer: Any) -> None:
+        told.append(scope["type"])
+
+    for origin in (b"http://evil.example", b"http://127.0.0.1:4200"):
+        scope = {"type": "websocket", "headers": [(b"host", b"127.0.0.1:4200"), (b"origin", origin)]}
+        asyncio.run(OwnPagesOnly(server)(scope, send, send))
+    asyncio.run(OwnPagesOnly(server)({"type": "lifespan"}, send, send))
+    assert [one if isinstance(one, str) else one["type"] for one in told] == [
+        "websocket.close",
+        "websocket",
+        "lifespan",
+    ]
+
+
+def test_people_of_a_directory_elsewhere_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounts of LDAP stand in no list, and no password was asked for beside them: their folders tell of them."""
+    monkeypatch.setattr("flows.service.keeper.FIRST_USER_ID", 0)
+    monkeypatch.setattr("pwd.getpwall", list)
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert other_people(os.getuid() + 1, tmp_path) == ["ann", "gone"]
+    assert other_people(os.getuid(), tmp_path) == []
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a shared folder somebody else can make the store's folder first, and would read the password."""
+    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(Refused, match="belongs to another user, .*; give another --root"):
+        control.up(tmp_path, "runs", control.ServiceOptions(), print)

@@ -8,7 +8,7 @@ from typing import Any
 import prefect
 import pytest
 
-from flows.service.state_filter import ENDS, widened
+from flows.service.ui_patches import ENDS, widened
 from tests.flows.service.client import ServiceClient
 
 ASSETS = Path(prefect.__file__).parent / "server" / "ui-v2" / "assets"

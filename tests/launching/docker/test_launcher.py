@@ -1,10 +1,13 @@
-"""Ownership of folders that containers write to."""
+"""Ownership of folders that containers write to, and the end of a container."""
 
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import requests
+from docker.errors import NotFound
 
 from fleetune.launching.docker import launcher
 from fleetune.launching.docker.tar_archive import IMAGE_USER
@@ -84,3 +87,45 @@ def test_folders_of_a_device_are_neither_uploaded_nor_shared(
     assert (write["Target"], write["ReadOnly"]) == (str(own), False)
     assert (write["Type"], write["Source"]) == (("bind", str(own)) if is_here else ("volume", "volume-1"))
     assert made == ([] if is_here else [own])
+
+
+class ContainerOf:
+    """A container whose engine answers `wait` with these: errors are raised, numbers are exit codes."""
+
+    short_id = "c0ffee"
+    attrs = {"State": {"OOMKilled": False}}
+
+    def __init__(self, *answers: Exception | int) -> None:
+        self._answers = list(answers)
+
+    def wait(self) -> dict[str, int]:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return {"StatusCode": answer}
+
+    def logs(self, **_: Any) -> Any:
+        raise requests.ConnectionError
+
+    def reload(self) -> None:
+        pass
+
+    stop = remove = lambda *_, **__: None
+
+
+def job_of(tmp_path: Path, *answers: Exception | int) -> launcher.ContainerJob:
+    """A job whose engine answers so."""
+    return launcher.ContainerJob(ContainerOf(*answers), Command(module="m", log=tmp_path / "log"), None, None)
+
+
+def test_an_engine_that_cannot_be_asked_is_not_a_dead_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: one broken connection to the engine, and the device counted as ended with exit code 255."""
+    monkeypatch.setattr(launcher, "ENGINE_RETRY_S", 0.01)
+    away = requests.ConnectionError("the engine restarts")
+    assert job_of(tmp_path, away, away, 7).wait(20.0) == 7, "it is asked again"
+    assert job_of(tmp_path, away, NotFound("no such container")).wait(20.0) == launcher.LOST_EXIT_CODE
+    never = job_of(tmp_path, away)
+    assert never.wait(0.1) is None
+    assert never.stop(grace_s=0.0) == launcher.LOST_EXIT_CODE, "a job that is stopped asks no more"

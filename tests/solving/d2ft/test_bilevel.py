@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fleetune.errors import Refused
 from fleetune.solving.d2ft.instance import FORWARD_ONLY, FULL, Budget, Instance, to_integers
-from fleetune.solving.d2ft.methods.baselines import random
-from fleetune.solving.d2ft.methods.bilevel import bilevel, bilevel_disjoint, solve_knapsack
+from fleetune.solving.d2ft.methods.paper import bilevel, bilevel_disjoint, random, solve_knapsack
 from fleetune.solving.d2ft.solve import workload_variance
 
 

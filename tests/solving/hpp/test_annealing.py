@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetune.compiled import compiled
+from fleetune.jit import compiled
 from fleetune.solving.hpp.annealing import (
     Cooling,
     ScoreCache,

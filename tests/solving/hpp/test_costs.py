@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fleetune.clock import simulate
-from fleetune.compiled import compiled
 from fleetune.errors import Infeasible
+from fleetune.jit import compiled
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, new_evaluator, score, to_draft
 from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate, hetpipe_bytes, pipeline_of, synchronous_bytes
 from fleetune.solving.hpp.instance import Instance, InstanceArrays, Span

@@ -13,8 +13,7 @@ from fleetune.solving.opfence.brute_force import best_placement
 from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.graph import components, depth_first, topological
 from fleetune.solving.opfence.infeasibility import pack
-from fleetune.solving.opfence.instance import Instance
-from fleetune.solving.opfence.linear_order import equal_cuts, linear_order, linear_orders
+from fleetune.solving.opfence.instance import Instance, equal_cuts, linear_order, linear_orders
 from fleetune.solving.opfence.local_search import IncrementalPlacement, anneal, chain_moves
 from fleetune.solving.opfence.methods import search
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts

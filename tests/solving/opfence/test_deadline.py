@@ -15,8 +15,7 @@ from fleetune.solving.opfence.brute_force import best_placement
 from fleetune.solving.opfence.clusters import communities, device_orders, median_hop_s, reconnect_clusters
 from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.infeasibility import greedy_packing, pack
-from fleetune.solving.opfence.instance import Instance
-from fleetune.solving.opfence.linear_order import linear_orders
+from fleetune.solving.opfence.instance import Instance, linear_orders
 from fleetune.solving.opfence.local_search import anneal, chain_moves
 from fleetune.solving.opfence.methods import search
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Floats, Ints
-from fleetune.compiled import compiled, inner
 from fleetune.errors import Infeasible
+from fleetune.jit import compiled, inner
 from fleetune.solving.hpp.chain_cuts import coarse_edges
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import GRADIENT, OUTPUT, TRAINABLE, Instance, InstanceArrays

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Floats, Ints
-from fleetune.solving.hpp.draft import Draft
-from fleetune.solving.hpp.homogeneous import HomogeneousFleet
+from fleetune.solving.hpp.draft import Draft, HomogeneousFleet
 from fleetune.solving.hpp.instance import Instance
 
 RUNS, LISTED_RUNS = 256, 64

@@ -27,8 +27,7 @@ from fleetune.solving.opfence.clusters import (
 from fleetune.solving.opfence.device_exchange import exchange_devices
 from fleetune.solving.opfence.graph import depth_first
 from fleetune.solving.opfence.infeasibility import greedy_packing, infeasibility_reason, pack, packing_failure
-from fleetune.solving.opfence.instance import Instance, Placement, prefix_sums
-from fleetune.solving.opfence.linear_order import LinearOrder, equal_cuts, linear_order
+from fleetune.solving.opfence.instance import Instance, LinearOrder, Placement, equal_cuts, linear_order, prefix_sums
 from fleetune.solving.opfence.path_dp import TrialLimits, best_cuts, geometric_grid
 
 DEVICE_ORDERS = 6

@@ -17,8 +17,7 @@ from fleetune.solving.opfence.bound import lower_bound_s
 from fleetune.solving.opfence.brute_force import best_placement, is_tiny
 from fleetune.solving.opfence.device_exchange import devices_in_order, exchange_devices
 from fleetune.solving.opfence.infeasibility import infeasibility_reason, packing_failure
-from fleetune.solving.opfence.instance import MIN_GAIN, Instance, Placement
-from fleetune.solving.opfence.linear_order import LinearOrder, linear_orders
+from fleetune.solving.opfence.instance import MIN_GAIN, Instance, LinearOrder, Placement, linear_orders
 from fleetune.solving.opfence.local_search import anneal, chain_moves
 from fleetune.solving.opfence.methods import opfence
 from fleetune.solving.opfence.methods.opfence import equal_compute, equal_modules

@@ -1,0 +1,199 @@
+"""Data sets by name: scikit-learn's digits, texts from Python's standard library, and those of the Hugging Face hub.
+
+Data sets of the hub are loaded through the optional `datasets` package.
+"""
+
+import ast
+import hashlib
+import importlib
+import re
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.tables import DataSource, InMemoryTable
+from fleetune.errors import Refused, TryAgain, first_line
+
+
+def digits() -> DataSource:
+    """scikit-learn's 1797 grey 8x8 images of handwritten digits, scaled from 0..16 to 0..1; labels are 0..9."""
+    from sklearn.datasets import load_digits  # takes a second to import, and only this source needs it
+
+    found = load_digits()
+    images = np.asarray(found.images, dtype=np.float64) / 16.0
+    rows = tuple({"image": image, "label": int(label)} for image, label in zip(images, found.target, strict=True))
+    return DataSource(train=(InMemoryTable(name="digits", values=rows),))
+
+
+SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "_bundled"})
+PACKAGED_APART = frozenset({"distutils", "idlelib", "lib2to3", "tkinter", "turtle", "turtledemo", "ensurepip"})
+"""Packages excluded from the docstrings, because many distributions ship Python without them."""
+CLASSES = 10
+MIN_WORDS = 5
+
+
+def stdlib_files() -> tuple[tuple[str, Path], ...]:
+    """(relative name, file) of every source file of the standard library except its tests, sorted by name."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found = []
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).parts
+        if not SKIPPED.intersection(parts) and not parts[0].startswith("config-"):
+            found.append(("/".join(parts), path))
+    return tuple(sorted(found))
+
+
+def docstrings() -> DataSource:
+    """Docstrings of public classes and functions; the label is the top-level package or module that defines them.
+
+    Includes the CLASSES packages with the most docstrings. White space is normalised. The names of these packages are
+    removed from all texts, so that no text contains its label. A duplicate within one package is kept once; a text
+    that occurs in two packages is dropped.
+    """
+    found = [(package, text) for package, text in _docstrings() if len(text.split()) >= MIN_WORDS]
+    counts = Counter(package for package, _ in dict.fromkeys(found))
+    ranked = sorted(counts, key=lambda package: (-counts[package], package))
+    packages = frozenset(ranked[:CLASSES])
+    names = re.compile(r"\b(" + "|".join(sorted(packages)) + r")\b", re.IGNORECASE)
+    owners: dict[str, set[str]] = {}
+    for package, text in found:
+        if package in packages:
+            stripped = " ".join(names.sub(" ", text).split())
+            if len(stripped.split()) >= MIN_WORDS:
+                owners.setdefault(stripped, set()).add(package)
+    rows = tuple({"text": text, "label": min(own)} for text, own in owners.items() if len(own) == 1)
+    return DataSource(train=(InMemoryTable(name="docstrings", values=rows),))
+
+
+def stdlib_sources() -> DataSource:
+    """Every source file of the standard library as one document; files that differ only in white space count once."""
+    documents: dict[str, str] = {}
+    for _, path in stdlib_files():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if text.strip():
+            documents.setdefault(" ".join(text.split()), text)
+    rows = tuple({"text": text} for text in documents.values())
+    return DataSource(train=(InMemoryTable(name="stdlib-sources", values=rows, row_noun="file"),), packed=True)
+
+
+def _docstrings() -> Iterator[tuple[str, str]]:
+    """(top-level name, docstring with white space normalised), in order of file and line."""
+    for name, path in stdlib_files():
+        package = name.split("/")[0].removesuffix(".py")
+        if package.startswith("_") or package in PACKAGED_APART:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old sources contain invalid escape sequences
+            tree = ast.parse(path.read_bytes())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
+                yield package, " ".join((ast.get_docstring(node) or "").split())
+
+
+HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
+"""OWNER/NAME, optionally with :CONFIG and @REVISION."""
+COMMIT = re.compile(r"[0-9a-f]{40}")
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubTable:
+    """One split of a `datasets` data set, backed by Arrow files in that package's cache."""
+
+    name: str
+    dataset: Any
+    row_noun: str = "row"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column names in the data set's order."""
+        return tuple(self.dataset.column_names)
+
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Class names of a ClassLabel feature; empty for other columns."""
+        return tuple(getattr(self.dataset.features.get(column), "names", None) or ())
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield (number from 1, column -> value) of every row."""
+        yield from enumerate(self.dataset, start=1)
+
+
+def hub_source(request: DataRequest) -> DataSource:
+    """Open the data set's train split and its test split (validation if there is no test)."""
+    splits = _load(request.source)
+    test = next((name for name in ("test", "validation") if name in splits), None)
+    if "train" not in splits:
+        raise Refused(f"data: {request.source} has the splits {', '.join(splits)}; one must be called train")
+    return DataSource(
+        train=(HubTable(name=f"{request.source} (train)", dataset=splits["train"]),),
+        test=(HubTable(name=f"{request.source} ({test})", dataset=splits[test]),) if test else (),
+        text_column=request.text_column,
+        image_column=request.image_column,
+        label_column=request.label_column,
+    )
+
+
+def pinned_source(source: str) -> str:
+    """Pin a hub name to its current commit; unchanged if neither the hub nor the local cache knows the commit."""
+    found = HUB_NAME.fullmatch(source)
+    assert found is not None, source
+    commit = _commit(found["name"], found["revision"] or "main")
+    config = f":{found['config']}" if found["config"] else ""
+    return f"{found['name']}{config}@{commit}" if commit else source
+
+
+def _commit(name: str, revision: str) -> str:
+    """Commit of a branch or tag; empty if neither the hub nor the local cache knows it."""
+    from huggingface_hub import HfApi, constants
+
+    if COMMIT.fullmatch(revision):
+        return revision
+    try:
+        return str(HfApi().dataset_info(name, revision=revision).sha or "")
+    except Exception:  # offline or forbidden: fall back to the local cache
+        kept = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}" / "refs" / revision
+    try:
+        return kept.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def hub_digest(source: str) -> str:
+    """sha256 (hex) over the Arrow files that a hub name resolves to in the local cache."""
+    total = hashlib.sha256(source.encode())
+    splits = _load(source)
+    for name in sorted(splits):
+        total.update(f"\0{name}\0".encode())
+        for entry in splits[name].cache_files:
+            with Path(entry["filename"]).open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _load(source: str) -> Mapping[str, Any]:
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError:
+        raise Refused(
+            f"data: {source!r} is not a local file or folder, and loading it from the Hugging Face hub needs the "
+            "package datasets; run `pip install 'fleetune[hub]'`"
+        ) from None
+    found = HUB_NAME.fullmatch(source)
+    assert found is not None, source  # the caller matched it
+    try:
+        splits = datasets.load_dataset(
+            found["name"], found["config"], revision=found["revision"], trust_remote_code=False
+        )
+    except (FileNotFoundError, ValueError) as error:
+        raise Refused(f"data: {source!r} cannot be loaded from the hub ({first_line(error)})") from None
+    except (ConnectionError, OSError) as error:
+        raise TryAgain(f"data: the hub did not give {source!r} ({first_line(error)}); try again") from None
+    assert isinstance(splits, Mapping)
+    return splits

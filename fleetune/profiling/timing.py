@@ -1,0 +1,388 @@
+"""Times units and link codecs on this device.
+
+Units are one-unit segments, run forward in order and backward in reverse, several passes. The result is the minimum per
+unit over interleaved passes, since noise only adds time. Training is subject to noise, too, so the usual time is
+reported beside it: medians, scaled to add up to the median of whole passes. A median alone misses what seldom hits a
+short unit and always hits some unit, such as the cold caches after a CPU quota has paused the process. As in a worker,
+the first unit's forward includes reading its inputs, and the last one's the loss.
+
+Codecs are timed at encoding and decoding tensors of two sizes: the line through both gives seconds for each tensor and
+seconds per byte.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fleetune.codecs import Encoded, decode, encode
+from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, SPARSE, TOP_K
+from fleetune.contracts.profile import CodecTime
+from fleetune.linux import trim_heap
+from fleetune.models.graph import Graph
+from fleetune.models.randomness import RandomContext
+from fleetune.models.segment import SegmentRunner, Values
+
+SegmentOf = Callable[[str], SegmentRunner]
+MOST_PASSES = 15
+WARM_PASSES = 3
+"""Passes of the largest batch size that do not count. The first warms caches up; until the third, tensors still find
+no freed memory of their size, and the kernel clears new pages for them, as in the first rounds of a training."""
+
+
+@dataclass(slots=True)
+class UnitCost:
+    """Measured costs of one unit; lists have one element per batch size."""
+
+    forward_s: list[float] = field(default_factory=list)
+    backward_s: list[float] = field(default_factory=list)
+    forward_usual_s: list[float] = field(default_factory=list)
+    """Usual times; the times above are minimums."""
+    backward_usual_s: list[float] = field(default_factory=list)
+    activation_bytes: list[int] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingSettings:
+    """Settings of the measurement."""
+
+    batch_sizes: tuple[int, ...]
+    passes: int = 5
+    least_s: float = 0.0
+    """Wall time of the passes of a batch size: if `passes` take less, some are added, up to MOST_PASSES, so that the
+    medians of a small model, whose passes differ most, stand on more of them."""
+    cores: float | None = None
+    """CPU quota of an emulated device, whose time is CPU time over quota; None: wall time."""
+
+    def draws(self, size: int, micro_batch: int = 0) -> RandomContext:
+        """Dropout masks as in training: drawn for the whole micro-batch (the largest size) and sliced."""
+        return RandomContext(seed=0, round=0, micro_batch=micro_batch, first=0, samples=max(*self.batch_sizes, size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedData:
+    """What a worker computes beside its units, by batch size."""
+
+    inputs: Callable[[int], Values]
+    """Reads the graph's inputs, for the first segment's forward."""
+    loss: Callable[[int, torch.Tensor], torch.Tensor] | None = None
+    """Reads labels and returns the loss of the graph's output, for the last segment's forward; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassLog:
+    """Whole passes through the units of a window, forward and backward, of all batch sizes and windows."""
+
+    stretches: list[float] = field(default_factory=list)
+    """Wall time divided by the time that counts, at least 1: how far the device falls short of its quota while it
+    computes without a pause."""
+    relative: list[float] = field(default_factory=list)
+    """Duration of a pass divided by the median of its window and batch size."""
+    after_pass: Callable[[], object] = lambda: None
+    """Is called after every pass, outside its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Units that are measured together, at one batch size."""
+
+    graph: Graph
+    segments: list[SegmentRunner]
+    given: Values
+    """Inputs of the first unit."""
+    size: int
+    read: Callable[[int], Values] | None = None
+    """Reads the inputs, within the time of the first unit; None: they come from a window before."""
+    loss: Callable[[int, torch.Tensor], torch.Tensor] | None = None
+    part: float = 1.0
+    """The window's part of `TimingSettings.least_s`."""
+    micro_batch: int = 0
+    """Chooses the gates' operations."""
+
+
+def measure_units(
+    graph: Graph,
+    windows: list[list[str]],
+    load: Callable[[list[str]], dict[str, SegmentRunner]],
+    data: TimedData,
+    settings: TimingSettings,
+    log: PassLog,
+) -> Iterator[tuple[str, UnitCost]]:
+    """Cost of every unit, window by window; only one window's weights are held at a time. Passes are added to `log`.
+
+    Values that cross to the next window are kept for every batch size.
+    """
+    carried = {size: data.inputs(size) for size in settings.batch_sizes}
+    for window in windows:
+        segments = load(window)
+        costs = {unit: UnitCost() for unit in window}
+        for size in settings.batch_sizes:
+            trim_heap()  # what smaller batches left does not fit larger ones
+            at_work = Window(
+                graph=graph,
+                segments=[segments[unit] for unit in window],
+                given=carried[size],
+                size=size,
+                read=data.inputs if window is windows[0] else None,
+                loss=data.loss if window is windows[-1] else None,
+                part=1 / len(windows),
+            )
+            carried[size] = _measure_window(at_work, settings, costs, log)
+        yield from costs.items()
+        segments.clear()
+
+
+def _measure_window(window: Window, settings: TimingSettings, costs: Mapping[str, UnitCost], log: PassLog) -> Values:
+    forward = [[] for _ in window.segments]  # type: list[list[float]]
+    backward = [[] for _ in window.segments]  # type: list[list[float]]
+    stretches: list[float] = []
+    outputs: Values = window.given
+    warm = WARM_PASSES if window.size == max(settings.batch_sizes) else 1
+    for turn in _turns(settings, window.part, warm):
+        start = _both_clocks(settings)
+        outputs, done = forwards(window, settings, forward)
+        backwards(window.segments, done, settings, backward)
+        stretches.append(_stretch(start, settings))
+        log.after_pass()
+        outputs = {number: value.detach() for number, value in outputs.items()}
+        if turn < warm:
+            for times in (*forward, *backward, stretches):
+                times.clear()
+    for place, segment in enumerate(window.segments):
+        cost = costs[segment.units[0].name]
+        cost.forward_s.append(min(forward[place]))
+        cost.backward_s.append(min(backward[place]))
+    usual = zip(window.segments, usual_times(forward), usual_times(backward), strict=True)
+    for segment, forward_s, backward_s in usual:
+        costs[segment.units[0].name].forward_usual_s.append(forward_s)
+        costs[segment.units[0].name].backward_usual_s.append(backward_s)
+    whole_s = [sum(taken) * k for *taken, k in zip(*forward, *backward, stretches, strict=True)]
+    median_s = statistics.median(whole_s)
+    log.stretches.extend(stretches)
+    log.relative.extend(took_s / median_s for took_s in whole_s if median_s > 0)
+    _sizes(window.graph, window.segments, window.given, window.size, costs)
+    return outputs
+
+
+def _turns(settings: TimingSettings, part: float, warm: int) -> Iterator[int]:
+    """Yield the numbers of the passes of one window and batch size, the first `warm` of which do not count."""
+    start_s = 0.0
+    for turn in range(max(settings.passes, MOST_PASSES if settings.least_s else 0) + warm):
+        if settings.least_s and turn == warm:
+            start_s = time.perf_counter()
+        if turn >= settings.passes + warm and time.perf_counter() - start_s > settings.least_s * part:
+            return
+        yield turn
+
+
+def usual_times(times: list[list[float]]) -> list[float]:
+    """Return each unit's median over passes, scaled so that they add up to the median of whole passes.
+
+    times: [unit][pass].
+    """
+    medians = [statistics.median(row) for row in times]
+    whole_s = statistics.median(sum(column) for column in zip(*times, strict=True))
+    return [median * whole_s / sum(medians) for median in medians] if sum(medians) > 0 else medians
+
+
+def forwards(
+    window: Window, settings: TimingSettings, times: list[list[float]]
+) -> tuple[Values, list[tuple[Values, Values]]]:
+    """Run every unit forward; append its time to its row of `times`.
+
+    Returns the outputs of the last unit, and inputs and outputs of each.
+    """
+    held, done = dict(window.given), []
+    for place, segment in enumerate(window.segments):
+        inputs = detached_inputs(window.graph, segment, held)
+        loss: torch.Tensor | None = None
+        start = read_clock(settings)
+        if place == 0 and window.read is not None:
+            inputs = detached_inputs(window.graph, segment, window.read(window.size))
+        outputs = segment.run(inputs, window.size, settings.draws(window.size, window.micro_batch))
+        if place == len(window.segments) - 1 and window.loss is not None:
+            loss = window.loss(window.size, outputs[window.graph.output])
+        times[place].append(elapsed_s(start, settings))
+        held = dict(outputs)
+        done.append((inputs, outputs if loss is None else {window.graph.output: loss}))
+    return held, done
+
+
+def backwards(
+    segments: list[SegmentRunner], done: list[tuple[Values, Values]], settings: TimingSettings, times: list[list[float]]
+) -> None:
+    """Backward through every unit, starting with gradients of ones at the end of the window.
+
+    `done` is emptied on the way, as training frees a unit's activations after its backward.
+    """
+    gradients: Values = {}
+    for place in reversed(range(len(segments))):
+        inputs, outputs = done.pop()
+        reached = [n for n, v in outputs.items() if v.requires_grad]
+        grads = [gradients.get(n, torch.ones_like(outputs[n])) for n in reached]
+        start = read_clock(settings)
+        if reached:
+            torch.autograd.backward([outputs[n] for n in reached], grads)
+        times[place].append(elapsed_s(start, settings) if reached else 0.0)
+        gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
+    # Gradients of weights stay and are added to, as those of most micro-batches are.
+
+
+def _sizes(
+    graph: Graph, segments: list[SegmentRunner], given: Values, size: int, costs: Mapping[str, UnitCost]
+) -> None:
+    """Bytes kept for backward (by storage, weights apart) and forward FLOPs of every unit at this batch size."""
+    held = dict(given)
+    for segment in segments:
+        inputs = detached_inputs(graph, segment, held)
+        with FlopCounterMode(display=False) as counter:
+            held, kept = run_tracking_saved(segment, inputs, size)
+        cost = costs[segment.units[0].name]
+        cost.activation_bytes.append(kept_bytes(inputs, held, kept))
+        cost.flops.append(int(counter.get_total_flops()))
+
+
+def kept_bytes(inputs: Values, outputs: Values, kept: list[torch.UntypedStorage]) -> int:
+    """Bytes held from a unit's forward to its backward: activations, inputs and outputs, each counted once."""
+    storages = {storage._cdata: storage for storage in kept}
+    for value in (*inputs.values(), *outputs.values()):
+        storages[value.untyped_storage()._cdata] = value.untyped_storage()
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def run_tracking_saved(segment: SegmentRunner, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
+    """Run one forward; return its outputs and the storages, weights excluded, that backward will read.
+
+    Works on meta tensors, too.
+    """
+    weights = {p.untyped_storage()._cdata for p in segment.parameters.values()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        outputs = segment.run(inputs, size)
+    return outputs, list(kept.values())
+
+
+def detached_inputs(graph: Graph, segment: SegmentRunner, held: Values) -> Values:
+    """The inputs of a segment among `held`, detached."""
+    return {
+        n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach()
+        for n in segment.input_values
+    }
+
+
+def _both_clocks(settings: TimingSettings) -> tuple[float, float]:
+    """Wall time and the time that counts; the former only where they differ."""
+    return (time.perf_counter(), time.thread_time()) if settings.cores is not None else (0.0, 0.0)
+
+
+def _stretch(start: tuple[float, float], settings: TimingSettings) -> float:
+    """Wall time since `start` divided by the time that counts, at least 1.
+
+    Without a container nothing holds this process to its quota, so that the wall time may be shorter.
+    """
+    if settings.cores is None:
+        return 1.0
+    wall_s, counted_s = (now - then for now, then in zip(_both_clocks(settings), start, strict=True))
+    return max(1.0, wall_s * min(1.0, settings.cores) / counted_s) if counted_s > 0 else 1.0
+
+
+def read_clock(settings: TimingSettings) -> float:
+    """Seconds of the measuring clock: CPU time of this thread on an emulated device, else wall time.
+
+    This thread takes part in all shared work and does the rest alone, so its time stands for all threads.
+    """
+    if torch.cuda.is_available():  # kernels run on after the call: wait for them
+        torch.cuda.synchronize()
+    return time.thread_time() if settings.cores is not None else time.perf_counter()
+
+
+def elapsed_s(start: float, settings: TimingSettings) -> float:
+    """Seconds since `start` at the device's speed."""
+    spent = read_clock(settings) - start
+    return spent / min(1.0, settings.cores) if settings.cores is not None else spent
+
+
+SMALL_BYTES, LARGE_BYTES, SAMPLES = 1 << 16, 1 << 20, 8
+"""Sizes of the dense tensors, and the samples in each."""
+SPARSE_RATIOS = (4.0, 100.0)
+"""Ratios at which codecs that leave elements out are timed: their time is linear in the share of kept elements."""
+
+
+def codec_times(device: torch.device, settings: TimingSettings, dtype: torch.dtype) -> tuple[CodecTime, ...]:
+    """Return the times of all codecs but `dense`, each the median over the passes after one that is not counted."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((SAMPLES, size // SAMPLES // dtype.itemsize) for size in (SMALL_BYTES, LARGE_BYTES))
+    small, large = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
+    asked = [
+        (codec, ratio) for codec in CODECS if codec != DENSE for ratio in (SPARSE_RATIOS if codec in SPARSE else (1.0,))
+    ]
+    return tuple(_codec_time(codec, ratio, (small, large), settings) for codec, ratio in asked)
+
+
+class _Line(NamedTuple):
+    """Seconds of a tensor of any size."""
+
+    per_tensor_s: float
+    s_per_byte: float
+
+
+def line_through(small_s: float, large_s: float) -> _Line:
+    """Return the line through the times of SMALL_BYTES and LARGE_BYTES; neither part of it is negative.
+
+    Where noise makes one negative, the larger tensor's time counts, in proportion to its bytes.
+    """
+    s_per_byte = max(0.0, large_s - small_s) / (LARGE_BYTES - SMALL_BYTES)
+    per_tensor_s = small_s - s_per_byte * SMALL_BYTES
+    if per_tensor_s <= 0 or s_per_byte == 0:
+        return _Line(0.0, large_s / LARGE_BYTES)
+    return _Line(per_tensor_s, s_per_byte)
+
+
+def _codec_time(
+    codec: str, ratio: float, tensors: tuple[torch.Tensor, torch.Tensor], settings: TimingSettings
+) -> CodecTime:
+    both = [_both_ways_s(codec, ratio, tensor, settings) for tensor in tensors]
+    encoding, decoding = (line_through(small_s, large_s) for small_s, large_s in zip(*both, strict=True))
+    return CodecTime(
+        codec=codec,
+        ratio=ratio,
+        encode_s_per_byte=encoding.s_per_byte,
+        decode_s_per_byte=decoding.s_per_byte,
+        encode_s=encoding.per_tensor_s,
+        decode_s=decoding.per_tensor_s,
+    )
+
+
+def _both_ways_s(codec: str, ratio: float, tensor: torch.Tensor, settings: TimingSettings) -> tuple[float, float]:
+    """Return the seconds of encoding and of decoding a tensor."""
+    kept = encode(TOP_K, tensor, ratio).kept if codec == FORWARD_MASK else None
+    sent = encode(codec, tensor, ratio, kept)
+
+    def encoded() -> Encoded:
+        return encode(codec, tensor, ratio, kept)
+
+    def decoded() -> torch.Tensor:
+        return decode(sent.description, sent.parts, tensor.device, kept)
+
+    return _median_s(encoded, settings), _median_s(decoded, settings)
+
+
+def _median_s(action: Callable[[], object], settings: TimingSettings) -> float:
+    taken = []
+    for _ in range(settings.passes + 1):
+        start = read_clock(settings)
+        action()
+        taken.append(elapsed_s(start, settings))
+    return statistics.median(taken[1:])

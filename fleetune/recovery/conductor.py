@@ -1,0 +1,387 @@
+"""The conductor of a training: a pure state machine that commits rounds and leads devices out of every loss.
+
+A start, of a training or of its coordinator, is a recovery too: devices that hold nothing go to the newest checkpoint,
+devices that outlived their coordinator to the newest version that is whole. Every loss begins a new attempt from
+COLLECTING, whatever the phase; only what is on disk and what devices report counts then. A round is applied by devices
+only once its commit is on disk. Old copies are freed only after all devices have what the plan wants on them.
+
+It decides nothing by time: who is silent, slow or stuck is told to it, and so is whether a checkpoint is due.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleetune.errors import Infeasible, Refused, TryAgain
+from fleetune.recovery import protocol as p
+from fleetune.recovery.holdings import INITIAL, Attempt, History, Version, restoration
+from fleetune.recovery.state import (
+    COLLECTING,
+    COMMIT,
+    ENDED,
+    FINISHING,
+    LOGGING,
+    MOVING,
+    REVISING,
+    REWIND,
+    REWINDING,
+    RUNNING,
+    State,
+)
+from fleetune.recovery.transfers import Item, Links
+
+KEPT_CHECKPOINTS = 2
+
+Step = tuple[State, tuple[p.Command, ...]]
+"""The state after an event, and what is to be done, in this order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conductor:
+    """The rules of one training."""
+
+    rounds: int
+    sizes_bytes: Mapping[Item, int]
+    """Of everything that training changes; a parameter's with its optimizer state."""
+    links: Links
+    backup_every_rounds: int = 0
+    """Rounds between two backups where a plan has holders of backups; 0: only when devices move."""
+    most_gaps: int = 3
+    """Losses of messages on one link without a commit in between, after which plans do without the link."""
+    replans_stragglers: bool = False
+
+    def start(self, coordinator: int, members: Iterable[str], history: History, on_disk: Iterable[Version]) -> Step:
+        """Return the first state of a coordinator.
+
+        coordinator: number of its starts, greater than that of all before. history, on_disk: what its disk holds.
+        """
+        return self._freeze(
+            State(
+                phase=COLLECTING,
+                attempt=Attempt(coordinator, 0),
+                history=history,
+                on_disk=_kept({INITIAL, *on_disk}, history),
+                members=frozenset(),
+                waiting=frozenset(members),
+            )
+        )
+
+    def step(self, state: State, event: p.Event) -> Step:
+        """Return the state after an event, and the commands to carry out."""
+        return (state, ()) if state.phase == ENDED else _HANDLERS[type(event)](self, state, event)
+
+    # ---------------------------------------------------------------- recovery
+
+    def _freeze(self, state: State, *before: p.Command) -> Step:
+        """Begin a new attempt: all members end their round and report what they hold."""
+        members = state.members | state.waiting
+        if not members:
+            return self._end(state, "no device is left; run again to go on from the newest checkpoint", *before)
+        state = replace(
+            state,
+            phase=COLLECTING,
+            attempt=Attempt(state.attempt.coordinator, state.attempt.number + 1),
+            members=members,
+            replan=state.replan or bool(state.waiting or state.slow),
+            waiting=frozenset(),
+            joined=(state.joined | state.waiting) & members,
+            lost=state.lost - members,
+            answered=frozenset(),
+            holdings=(),
+            saving=None,
+            backing=None,
+        )
+        return state, (*before, p.Abort(attempt=state.attempt, devices=_sorted(members)))
+
+    def _held(self, state: State, event: p.Held) -> Step:
+        if (
+            state.phase != COLLECTING
+            or event.attempt != state.attempt
+            or event.device not in state.members - state.answered
+        ):
+            return state, ()
+        held = (*state.holdings, *event.holdings)
+        return self._collected(replace(state, answered=state.answered | {event.device}, holdings=held))
+
+    def _collected(self, state: State) -> Step:
+        """Go on once all have reported and no write is under way, since the decision needs its outcome."""
+        if state.phase != COLLECTING or state.answered != state.members or state.writing or state.completing:
+            return state, ()
+        if state.layout is not None and not state.replan:
+            return self._move(state, state.layout)
+        revise = p.Revise(
+            attempt=state.attempt,
+            devices=_sorted(state.members),
+            lost=_sorted(state.lost),
+            joined=_sorted(state.joined),
+            slow=_sorted(state.slow),
+            cut=tuple(sorted(state.cut)),
+        )
+        return replace(state, phase=REVISING), (revise,)
+
+    def _revised(self, state: State, event: p.Revised) -> Step:
+        if state.phase != REVISING or event.attempt != state.attempt:
+            return state, ()
+        return self._move(state, event.layout)
+
+    def _no_plan(self, state: State, event: p.NoPlan) -> Step:
+        """Keep the plan if its devices are left; else there is none."""
+        if state.phase != REVISING or event.attempt != state.attempt:
+            return state, ()
+        if state.layout is None or not state.layout.holders <= state.members:
+            return self._end(state, event.reason, exit_code=Infeasible.exit_code)
+        state, commands = self._move(state, state.layout)
+        return state, (p.Report(sentence=f"the plan is kept: {event.reason}"), *commands)
+
+    def _move(self, state: State, layout: p.Layout) -> Step:
+        """Choose the version to go on from, and have everything moved that the plan wants elsewhere."""
+        strangers = layout.holders - state.members
+        if strangers:
+            raise Refused(
+                f"recovery: the plan names {', '.join(sorted(strangers))}, which are not among the devices left"
+            )
+        links = {link: rate for link, rate in self.links.items() if link not in state.cut}
+        found = restoration(state.holdings, layout.needs, state.history, state.on_disk, self.sizes_bytes, links)
+        state = replace(
+            state,
+            phase=MOVING,
+            layout=layout,
+            replan=False,
+            lost=frozenset(),
+            joined=frozenset(),
+            slow=frozenset(),
+            answered=frozenset(),
+            holdings=(),
+            target=found.version,
+        )
+        move = p.Move(attempt=state.attempt, layout=layout, restoration=found, devices=_sorted(state.members))
+        read = "the initial weights" if found.version == INITIAL else f"the checkpoint of round {found.version.rounds}"
+        source = f"read {read}" if found.from_disk else f"go back to their copies of round {found.version.rounds}"
+        said = (p.Report(sentence=f"{found.reason}: all devices {source}"),) if found.reason else ()
+        return state, (*said, move)
+
+    def _moved(self, state: State, event: p.Moved) -> Step:
+        if state.phase != MOVING or event.attempt != state.attempt:
+            return state, ()
+        state = replace(state, answered=state.answered | {event.device})
+        if not state.plan.holders <= state.answered:
+            return state, ()
+        if state.history.rounds == state.target.rounds:
+            return self._resume(state)
+        rewind = p.RewindLog(rounds=state.target.rounds)
+        return replace(state, phase=REWINDING, writing=state.writing | {REWIND}), (rewind,)
+
+    def _rewound(self, state: State, event: p.LogRewound) -> Step:
+        history = state.history.rewound(event.rounds)
+        state = replace(state, history=history, on_disk=_kept(state.on_disk, history), writing=state.writing - {REWIND})
+        return self._resume(state) if state.phase == REWINDING else self._collected(state)
+
+    def _resume(self, state: State) -> Step:
+        """Free what was there before, as every device has what it needs, and run."""
+        version = state.history.version
+        drop = p.DropOld(attempt=state.attempt, version=version, devices=_sorted(state.members))
+        state = replace(state, backup=version)
+        if state.history.rounds == self.rounds:
+            state, commands = self._finish(state)
+            return state, (drop, *commands)
+        start = p.StartRound(attempt=state.attempt, round=state.history.rounds, devices=state.plan.devices)
+        return replace(state, phase=RUNNING, answered=frozenset()), (drop, start)
+
+    # ------------------------------------------------------------------ rounds
+
+    def _prepared(self, state: State, event: p.Prepared) -> Step:
+        due = (state.attempt, state.history.rounds)
+        if state.phase != RUNNING or (event.attempt, event.round) != due:
+            return state, ()
+        state = replace(state, answered=state.answered | {event.device})
+        if not state.answered >= set(state.plan.devices):
+            return state, ()
+        log = p.LogCommit(attempt=state.attempt, round=state.history.rounds)
+        return replace(state, phase=LOGGING, writing=state.writing | {COMMIT}), (log,)
+
+    def _commit_logged(self, state: State, event: p.CommitLogged) -> Step:
+        """Send a commit, now that it is on disk; after a loss, `restoration` rolls devices forward instead."""
+        history = state.history.committed(event.round, event.attempt)
+        state = replace(state, history=history, writing=state.writing - {COMMIT}, gaps=())
+        if state.phase != LOGGING:
+            return self._collected(state)
+        last = history.rounds == self.rounds or state.stop
+        border = last or bool(state.waiting) or bool(state.slow)
+        checkpoint = event.checkpoint and not border and state.saving is None and not state.completing
+        overdue = history.rounds - state.backup.rounds >= self.backup_every_rounds > 0
+        backup = overdue and not border and state.backing is None and state.plan.has_backups
+        commit = p.SendCommit(
+            attempt=event.attempt,
+            round=event.round,
+            devices=state.plan.devices,
+            starts_next=not border,
+            checkpoint=checkpoint,
+            backup=backup,
+        )
+        if checkpoint:
+            state = replace(state, saving=history.version, saved=frozenset())
+        if backup:
+            state = replace(state, backing=history.version, backed=frozenset())
+        if not border:
+            return replace(state, phase=RUNNING, answered=frozenset()), (commit,)
+        return self._finish(state, commit) if last else self._freeze(state, commit)
+
+    def _backed_up(self, state: State, event: p.BackedUp) -> Step:
+        if state.backing is None or event.version != state.backing:
+            return state, ()
+        state = replace(state, backed=state.backed | {event.device})
+        if not state.plan.holders <= state.backed:
+            return state, ()
+        release = p.ReleaseBackups(version=event.version, devices=_sorted(state.members))
+        return replace(state, backing=None, backup=event.version), (release,)
+
+    # -------------------------------------------------------------- checkpoints
+
+    def _saved(self, state: State, event: p.Saved) -> Step:
+        if state.saving is None or event.version != state.saving:
+            return state, ()
+        state = replace(state, saved=state.saved | {event.device})
+        if not state.saved >= set(state.plan.savers):
+            return state, ()
+        complete = p.CompleteCheckpoint(version=event.version, devices=state.plan.savers)
+        return replace(state, saving=None, completing=state.completing | {event.version}), (complete,)
+
+    def _checkpoint_complete(self, state: State, event: p.CheckpointComplete) -> Step:
+        on_disk = _kept({*state.on_disk, event.version}, state.history)
+        state = replace(state, on_disk=on_disk, completing=state.completing - {event.version})
+        return self._finish(state) if state.phase == FINISHING else self._collected(state)
+
+    def _checkpoint_failed(self, state: State, event: p.CheckpointFailed) -> Step:
+        state = replace(state, completing=state.completing - {event.version})
+        if state.phase == FINISHING and event.version == state.history.version:
+            return self._end(state, event.reason)
+        state, commands = self._collected(state)
+        return state, (p.Report(sentence=event.reason), *commands)
+
+    def _finish(self, state: State, *before: p.Command) -> Step:
+        """Save the newest version, unless that is done or under way, and end once it is on disk."""
+        state, version = replace(state, phase=FINISHING), state.history.version
+        if version in state.on_disk:
+            done = version.rounds == self.rounds
+            where = (
+                f"ended after round {version.rounds} of {self.rounds}, with a checkpoint of it; run it again to go on"
+            )
+            begun = "ended in its first round; run it again to begin again" if version == INITIAL else where
+            said = "done" if done else begun
+            return self._end(state, "done" if done else said, *before, exit_code=0 if done else TryAgain.exit_code)
+        if version == state.saving or version in state.completing:
+            return state, before
+        save = p.Save(version=version, devices=state.plan.savers)
+        return replace(state, saving=version, saved=frozenset()), (*before, save)
+
+    # ----------------------------------------------------------------- devices
+
+    def _joined(self, state: State, event: p.Joined) -> Step:
+        """Let a device wait for the border of a round, unless it is wanted at once or a plan is being looked for; a
+        member that says hello again has forgotten everything.
+        """
+        waiting = state.waiting | {event.device}
+        if event.device in state.members:
+            return self._freeze(replace(state, members=state.members - {event.device}, waiting=waiting))
+        if event.at_once or state.phase == REVISING:
+            return self._freeze(replace(state, waiting=waiting, replan=True))
+        return replace(state, waiting=waiting), ()
+
+    def _ended(self, state: State, event: p.Ended) -> Step:
+        """Go on without a device; one that the plan does not use leaves the round as it is."""
+        device, dismiss = event.device, p.Dismiss(device=event.device)
+        if device not in state.members:
+            waited = device in state.waiting
+            return replace(state, waiting=state.waiting - {device}), (dismiss,) if waited else ()
+        state = replace(
+            state, members=state.members - {device}, suspected=state.suspected - {device}, lost=state.lost | {device}
+        )
+        if state.stop:
+            return self._end(state, f"ended as was asked, but {device} was lost: {event.reason}", dismiss)
+        if state.phase in (RUNNING, LOGGING, FINISHING) and state.layout and device not in state.layout.holders:
+            return state, (dismiss,)
+        return self._freeze(replace(state, replan=True), dismiss)
+
+    def _gap(self, state: State, event: p.Gap) -> Step:
+        """Run the round again; a link that loses messages again and again is given up, or the device behind it. It is
+        reported once until a round is committed.
+        """
+        if event.attempt != state.attempt:
+            return state, ()
+        link = (event.source, event.target)
+        said = () if link in state.gaps else (p.Report(sentence=event.reason),)
+        state = replace(state, gaps=(*state.gaps, link))
+        if state.gaps.count(link) < self.most_gaps:
+            return self._freeze(state, *said)
+        ends = [device for device in link if device in state.members]
+        if len(ends) < 2 or link in state.cut:
+            return self._ended(state, p.Ended(device=ends[-1], reason=event.reason)) if ends else (state, ())
+        return self._freeze(replace(state, cut=state.cut | {link}, replan=True), *said)
+
+    def _silent(self, state: State, event: p.Silent) -> Step:
+        if event.device not in state.members - state.suspected:
+            return state, ()
+        return replace(state, suspected=state.suspected | {event.device}), (p.Probe(device=event.device),)
+
+    def _heard(self, state: State, event: p.Heard) -> Step:
+        return replace(state, suspected=state.suspected - {event.device}), ()
+
+    def _slow(self, state: State, event: p.Slow) -> Step:
+        """Report a straggler; with `replans_stragglers` the plan is found anew at the border of a round."""
+        if event.device not in state.members:
+            return state, ()
+        slow = state.slow | {event.device} if self.replans_stragglers else state.slow
+        return replace(state, slow=slow), (p.Report(sentence=f"device {event.device} {event.reason}"),)
+
+    # --------------------------------------------------------------------- end
+
+    def _stop_asked(self, state: State, event: p.StopAsked) -> Step:
+        """End with a checkpoint; where devices are not at a whole version yet, with the newest one on disk."""
+        if state.phase in (LOGGING, FINISHING):
+            return replace(state, stop=True), ()
+        if state.phase == RUNNING:
+            return self._finish(replace(state, stop=True))
+        return self._end(state, "ended as was asked, during a recovery; run it again to go on")
+
+    def _failed(self, state: State, event: p.Failed) -> Step:
+        return self._end(state, event.reason, exit_code=event.exit_code)
+
+    def _log_failed(self, state: State, event: p.LogFailed) -> Step:
+        return self._end(state, event.reason)
+
+    def _end(self, state: State, reason: str, *before: p.Command, exit_code: int = TryAgain.exit_code) -> Step:
+        return replace(state, phase=ENDED), (*before, p.End(reason=reason, exit_code=exit_code))
+
+
+def _kept(versions: Iterable[Version], history: History) -> tuple[Version, ...]:
+    """Return the newest checkpoints of a history, and INITIAL, which is always there."""
+    found = sorted(version for version in set(versions) if version in history and version != INITIAL)
+    return (INITIAL, *found[-KEPT_CHECKPOINTS:])
+
+
+def _sorted(devices: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(devices))
+
+
+_HANDLERS: Mapping[type[p.Event], Callable[[Conductor, State, Any], Step]] = {
+    p.Joined: Conductor._joined,
+    p.Ended: Conductor._ended,
+    p.Silent: Conductor._silent,
+    p.Heard: Conductor._heard,
+    p.Slow: Conductor._slow,
+    p.Gap: Conductor._gap,
+    p.Held: Conductor._held,
+    p.Revised: Conductor._revised,
+    p.NoPlan: Conductor._no_plan,
+    p.Moved: Conductor._moved,
+    p.Prepared: Conductor._prepared,
+    p.CommitLogged: Conductor._commit_logged,
+    p.LogRewound: Conductor._rewound,
+    p.LogFailed: Conductor._log_failed,
+    p.Saved: Conductor._saved,
+    p.CheckpointComplete: Conductor._checkpoint_complete,
+    p.CheckpointFailed: Conductor._checkpoint_failed,
+    p.BackedUp: Conductor._backed_up,
+    p.StopAsked: Conductor._stop_asked,
+    p.Failed: Conductor._failed,
+}

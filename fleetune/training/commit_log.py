@@ -1,0 +1,214 @@
+"""The commit log of a training, and the checkpoint from which an interrupted one resumes.
+
+An attempt finds and leaves in its work folder
+
+    commits.jsonl                   the commit log: one line per committed round
+    checkpoints/round-000040/...    its own checkpoints, or a copy of an earlier attempt's, each with its commit log
+    plan.json                       the first round of the current plan and measurements, and their digests
+    events.jsonl                    the event log, which begins with the events of the earlier attempts
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from pathlib import Path
+
+from fleetune.contracts import json_io
+from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from fleetune.filesystem import sync
+from fleetune.monitoring.event_log import ENDED
+from fleetune.training.checkpoints import (
+    CHECKPOINTS,
+    COMMITS,
+    MARK,
+    StoredCheckpoint,
+    checkpoint_folder,
+    delete_checkpoint,
+    newest_complete,
+    write_text,
+)
+from fleetune.training.task import TrainingTask
+
+PLAN, EVENTS = "plan.json", "events.jsonl"
+
+
+class CommitLog:
+    """Append-only JSON lines. A round is committed once its line is on disk; only then may parameters move."""
+
+    def __init__(self, path: Path, rounds: Sequence[RoundMetrics]) -> None:
+        """Open the log with these rounds and discard others, whose parameters were lost with their workers."""
+        self.rounds: list[RoundMetrics] = list(rounds)
+        self._path = path
+        write_text(self.text, path)
+        self._file = path.open("a", encoding="utf-8")
+
+    @property
+    def text(self) -> str:
+        """The lines of all committed rounds."""
+        return self.text_of(len(self.rounds))
+
+    def text_of(self, rounds: int) -> str:
+        """Return the lines of the first `rounds` rounds."""
+        return "".join(_line(metrics) for metrics in self.rounds[:rounds])
+
+    def rewind(self, rounds: int) -> None:
+        """Keep the first `rounds` rounds only, and wait until that is on disk."""
+        del self.rounds[rounds:]
+        self._file.close()
+        write_text(self.text, self._path)
+        self._file = self._path.open("a", encoding="utf-8")
+
+    def commit(self, metrics: RoundMetrics) -> None:
+        """Append a round and wait until it is on disk."""
+        self._file.write(_line(metrics))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.rounds.append(metrics)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_commits(path: Path) -> list[RoundMetrics]:
+    """Return the committed rounds of a log; Refused for a malformed line.
+
+    A last line without a line end was cut off by a kill and is not a commit.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [json_io.parse(RoundMetrics, line, str(path)) for line in lines]
+
+
+def logged_beyond(work: Path, rounds: Sequence[RoundMetrics]) -> list[RoundMetrics]:
+    """Return the logged rounds that follow `rounds` and are run again, as their state was lost with their workers.
+
+    Empty if the log is of other rounds or cannot be read: then nothing of it is repeated.
+    """
+    try:
+        logged = read_commits(work / COMMITS)
+    except (Refused, OSError):
+        return []
+    done = len(rounds)
+    return logged[done:] if logged[:done] == list(rounds) else []
+
+
+def _line(metrics: RoundMetrics) -> str:
+    return json.dumps(json_io.dump(metrics), allow_nan=False) + "\n"
+
+
+@record
+class PlanStart:
+    """First round that the current plan trains on the current measurements of the fleet."""
+
+    from_round: int
+    """The `round_s` of earlier rounds cannot be compared with the forecast of the current plan."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """sha256 of the plan, fleet and profile that trained last; empty in work folders of earlier versions."""
+    replanned: bool = False
+    """True if the plan before was another one; False if only the measurements were."""
+
+
+def read_plan_start(work: Path) -> PlanStart:
+    """Return the start of the plan that trained last in this folder; round 0 if nothing is recorded."""
+    return json_io.read(PlanStart, work / PLAN) if (work / PLAN).exists() else PlanStart(from_round=0)
+
+
+def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None]) -> StoredCheckpoint | None:
+    """Return the newest complete checkpoint of this attempt and of earlier ones, copied into `work` if necessary.
+
+    `note` receives a sentence for each damaged checkpoint that is skipped. The earlier folders are not changed.
+    """
+    own = newest_complete(work, note)
+    others = [found for folder in earlier if (found := newest_complete(folder, note)) is not None]
+    newest = max(others, key=lambda found: found.mark.round, default=None)
+    if newest is None or (own is not None and own.mark.round >= newest.mark.round):
+        return own
+    folder, mark = newest
+    before = folder.parent.parent
+    if not (work / EVENTS).exists() and (before / EVENTS).exists():
+        lines = (before / EVENTS).read_text(encoding="utf-8", errors="replace").splitlines()
+        kept = [line for line in lines if f'"event": "{ENDED}"' not in line]
+        write_text("".join(f"{line}\n" for line in kept), work / EVENTS)
+    write_text(json_io.text(PlanStart(from_round=mark.round, digests=read_plan_start(before).digests)), work / PLAN)
+    return StoredCheckpoint(_copy_checkpoint(newest, work), mark)
+
+
+def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:
+    """Report the resume, record where the current plan begins, and return the rounds in the checkpoint.
+
+    Their metrics come from the checkpoint's own copy of the commit log. Refused if that does not list exactly them.
+    """
+    if found is None:
+        record_plan_start(task, 0)
+        if task.work.joinpath(COMMITS).exists():
+            task.note(f"no checkpoint can be used: training begins anew, with round 0 of {task.training.rounds}")
+        return []
+    folder, mark = found
+    rounds = read_commits(folder / COMMITS)
+    if [r.round for r in rounds] != list(range(mark.round)):
+        raise Refused(f"{folder / COMMITS}: does not list rounds 0 to {mark.round - 1}; delete {folder} and run again")
+    adopted = read_plan_start(task.work).from_round == mark.round
+    _report(task, record_plan_start(task, mark.round), mark.round)
+    if not task.work.joinpath(COMMITS).exists() and adopted:
+        return rounds  # the earlier attempt's log is in the checkpoint
+    try:
+        logged = read_commits(task.work / COMMITS)[: mark.round]
+    except (Refused, OSError):
+        logged = []
+    if logged != rounds:
+        task.note(f"{task.work / COMMITS} has lost some of {mark.round} rounds: they are taken from the checkpoint")
+    return rounds
+
+
+def record_plan_start(task: TrainingTask, done: int) -> PlanStart:
+    """Record in the work folder that the task's plan goes on after `done` rounds; return the recorded start.
+
+    Plan, fleet and profile may differ from those of the attempt before, even under the same stage key: links that were
+    measured again give another forecast and other times. Then only rounds from `done` on count as this plan's.
+    """
+    before = read_plan_start(task.work)
+    digests = {
+        name: hashlib.sha256(json_io.text(part).encode()).hexdigest()
+        for name, part in (("plan", task.plan.plan), ("fleet", task.fleet), ("profile", task.profile))
+    }
+    if before.digests and before.digests != digests:
+        replanned = before.digests["plan"] != digests["plan"]
+        start = PlanStart(from_round=done, digests=digests, replanned=replanned and done > 0)
+    else:
+        start = PlanStart(from_round=min(before.from_round, done), digests=digests, replanned=before.replanned)
+    write_text(json_io.text(start), task.work / PLAN)
+    return start
+
+
+def _report(task: TrainingTask, start: PlanStart, done: int) -> None:
+    left = (
+        f"goes on from round {done} of {task.training.rounds}" if done < task.training.rounds else "all rounds are done"
+    )
+    whose = "another plan's" if start.replanned and start.from_round == done else "an earlier attempt's"
+    (task.resumed or task.note)(f"{left}, by {whose} checkpoint")
+
+
+def _copy_checkpoint(found: StoredCheckpoint, work: Path) -> Path:
+    """Copy a checkpoint into another work folder, by hard links where the disk allows them, and return its folder."""
+    folder, mark = found
+    target, part = checkpoint_folder(work, mark.round), work / CHECKPOINTS / "adopted.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    for name in dict.fromkeys((*mark.files, *mark.digests, MARK)):
+        try:
+            os.link(folder / name, part / name)
+        except OSError:
+            shutil.copyfile(folder / name, part / name)
+        sync(part / name)
+    sync(part)
+    delete_checkpoint(target)
+    part.rename(target)
+    sync(target.parent)
+    return target

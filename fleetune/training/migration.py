@@ -1,0 +1,194 @@
+"""How a device comes to a version under a plan, and what it says that it holds: messages of recovery.
+
+The coordinator sends each device its own `Migration`. Tensors travel between the devices, in one message for each lane
+and source.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import torch
+
+from fleetune.contracts.plan import Plan
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from fleetune.recovery.holdings import Attempt, Holding, Need, Restoration, Version
+from fleetune.recovery.transfers import Item
+from fleetune.training.checkpoints import Tensors, name_of
+from fleetune.training.exchange import BACKUP_ITEMS, Arrival, Exchange, TransferKey
+
+MOVED_ITEMS = "items"
+"""Kind of the messages that carry items from one device to another."""
+
+
+@record
+class SentItems:
+    """Items of one lane that a device sends to another one."""
+
+    target: str
+    lane: str
+    names: tuple[str, ...]
+
+
+@record
+class Parcel:
+    """Items of one lane that the coordinator sends in one answer."""
+
+    lane: str
+    names: tuple[str, ...]
+
+
+@record
+class Source:
+    """Items of one lane come from this device."""
+
+    device: str
+    lane: str
+
+
+class LinkRates(NamedTuple):
+    """Rates of one device's links, by peer: see `Migration`."""
+
+    paced_bytes_per_s: dict[str, float]
+    backup_bytes_per_s: dict[str, float]
+
+
+@record
+class Migration:
+    """What one device does to come to a version under a plan."""
+
+    plan: Plan
+    version: Version
+    from_disk: bool
+    """True if it reads the checkpoint, or the initial weights, instead of what devices hold."""
+    folder: str | None = None
+    """Of the checkpoint; None: the initial weights."""
+    sends: tuple[SentItems, ...] = ()
+    sources: tuple[Source, ...] = ()
+    parcels: tuple[Parcel, ...] = ()
+    """What it asks the coordinator for, which reads the checkpoint for it."""
+    residuals: bool = False
+    """True if it also asks for what its messages had lost at the checkpoint."""
+    paced_bytes_per_s: dict[str, float] = field(default_factory=dict)
+    """Peer -> rate that this device's messages to it keep to, where the plan gives it a share of the link."""
+    backup_bytes_per_s: dict[str, float] = field(default_factory=dict)
+    """Peer -> rate that backups on it keep to."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Device -> where its worker listens, of those that have come back."""
+    commit: dict[str, Any] | None = None
+    """The commit of the round that it has prepared, if that is in the log."""
+
+    @staticmethod
+    def of(
+        device: str,
+        plan: Plan,
+        found: Restoration,
+        folder: str | None,
+        rates: LinkRates,
+        commit: dict[str, Any] | None,
+    ) -> "Migration":
+        """Return one device's part of a restoration."""
+        return Migration(
+            plan=plan,
+            version=found.version,
+            from_disk=found.from_disk,
+            folder=folder,
+            sends=tuple(
+                SentItems(target=each.target, lane=each.lane, names=each.names)
+                for each in found.transfers
+                if each.source == device
+            ),
+            sources=tuple(
+                Source(device=each.source, lane=each.lane) for each in found.transfers if each.target == device
+            ),
+            paced_bytes_per_s=rates.paced_bytes_per_s,
+            backup_bytes_per_s=rates.backup_bytes_per_s,
+            commit=commit if device in found.rolls_forward else None,
+        )
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Devices that items are sent to."""
+        return tuple(dict.fromkeys(each.target for each in self.sends))
+
+
+def send_backups(
+    exchange: Exchange, order: Migration, version: Version, held: Mapping[Item, Tensors], needs: Iterable[Need]
+) -> None:
+    """Send each device the backups that it is to hold of these items, whose memory must not change.
+
+    order: of the plan that runs. They go beside the messages of the rounds that follow.
+    """
+    for need in needs:
+        for number, item in enumerate(sorted(need.items & held.keys())):  # each by itself: headers of pieces stay short
+            key = TransferKey(BACKUP_ITEMS, version.rounds, item.lane, 0, number, exchange.name)
+            exchange.send_beside(need.device, key, held[item], order.backup_bytes_per_s[need.device])
+
+
+def items_of(lane: str, arrival: Arrival) -> dict[Item, dict[str, torch.Tensor]]:
+    """Return what a message of a lane's items carries."""
+    found: dict[Item, dict[str, torch.Tensor]] = {}
+    for name, tensor in arrival.tensors.items():
+        found.setdefault(Item(lane, name_of(str(name))), {})[str(name)] = tensor
+    return found
+
+
+def send_items(exchange: Exchange, order: Migration, held: Mapping[Item, Tensors]) -> None:
+    """Send what other devices need; the memory of it must not change until all devices have what they need."""
+    for each in order.sends:
+        tensors = {key: t for name in each.names for key, t in held[Item(each.lane, name)].items()}
+        exchange.send(each.target, _key(order, each.lane, exchange.name), tensors)
+
+
+def receive_items(exchange: Exchange, order: Migration) -> dict[Item, dict[str, torch.Tensor]]:
+    """Wait for what this device lacks; returns it by item and by the keys of a checkpoint."""
+    found: dict[Item, dict[str, torch.Tensor]] = {}
+    for each in order.sources:
+        key = _key(order, each.lane, each.device)
+        found.update(items_of(each.lane, exchange.receive(key)))
+    return found
+
+
+def _key(order: Migration, lane: str, sender: str) -> TransferKey:
+    return TransferKey(MOVED_ITEMS, order.version.rounds, lane, 0, 0, sender)
+
+
+def describe_holding(version: Version, form: str, items: Iterable[Item], lanes: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a holding as a worker's message carries it. lanes: those in which all items are the same."""
+    by_lane: dict[str, list[str]] = {}
+    for item in items:
+        by_lane.setdefault(item.lane, []).append(item.name)
+    return {**describe_version(version), "form": form, "items": by_lane, "lanes": list(lanes)}
+
+
+def describe_version(version: Version) -> dict[str, Any]:
+    """Return a version as messages carry it."""
+    return {"rounds": version.rounds, "attempt": version.attempt}
+
+
+def parse_holdings(device: str, header: Mapping[str, Any]) -> tuple[Holding, ...]:
+    """Return what a device says that it holds; Refused if that cannot be read."""
+    try:
+        return tuple(
+            Holding(
+                device=device,
+                version=parse_version(each),
+                form=str(each["form"]),
+                items=frozenset(
+                    Item(str(each_lane), str(name))
+                    for lane, names in each["items"].items()
+                    for each_lane in (lane, *each.get("lanes", ()))
+                    for name in names
+                ),
+            )
+            for each in header["holdings"]
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Refused(f"device {device} says what it holds in words that cannot be read ({error})") from None
+
+
+def parse_version(header: Mapping[str, Any]) -> Version:
+    """Return the version of a message; KeyError, TypeError or ValueError if it is malformed."""
+    coordinator, number = header["attempt"]
+    return Version(int(header["rounds"]), Attempt(int(coordinator), int(number)))

@@ -1,0 +1,94 @@
+"""Metrics of a round, merged from what its devices report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fleetune.contracts.metrics import RoundMetrics, TimelineRow
+from fleetune.contracts.plan import AVERAGE, Plan, parse_action
+from fleetune.errors import Refused
+from fleetune.training.batches import lane_samples, lane_weights
+from fleetune.training.gradients import total_norm
+from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
+from fleetune.training.optimizer import learning_rate
+from fleetune.training.task import TrainingTask
+
+Reports = Mapping[str, Mapping[str, Any]]
+"""Device -> header of its `ready`."""
+
+
+def norms_by_lane(plan: Plan, ready: Reports) -> dict[str, torch.Tensor]:
+    """Return the norm of each lane's gradients; with a collector all have the norm of their sum."""
+    if plan.collector:
+        norm = total_norm(packed for header in ready.values() for packed in header["norms"].values())
+        return dict.fromkeys((lane.name for lane in plan.lanes), norm)
+    reports = {
+        lane.name: [header["norms"][lane.name] for header in ready.values() if lane.name in header["norms"]]
+        for lane in plan.lanes
+    }
+    return {lane: total_norm(packed) for lane, packed in reports.items()}
+
+
+def _mean_loss(task: TrainingTask, plan: Plan, ready: Reports) -> float:
+    """Return the mean of the lanes' losses, weighted by their samples."""
+    losses = [ready[device]["losses"] for device in sorted(ready)]  # whoever reports first, sums have the same bits
+    if len(plan.lanes) == 1:
+        return sum(float(loss) for by_lane in losses for loss in by_lane.values())
+    local = {device: data.samples for device, data in task.local.items()}
+    weights = lane_weights(plan, lane_samples(task.plan.plan, task.data_folder, local))
+    return sum(weights[lane] * float(loss) for by_lane in losses for lane, loss in by_lane.items())
+
+
+def round_metrics(
+    task: TrainingTask, plan: Plan, round: int, ready: Reports, measured: RoundMeasurements
+) -> tuple[RoundMetrics, dict[str, torch.Tensor]]:
+    """Merge the devices' reports of a round into `measured`; return the round's metrics, and the norm of each lane's
+    gradients, of which the largest is reported.
+
+    Refused if clipping is on and the norm is not finite.
+    """
+    norms = norms_by_lane(plan, ready)
+    reported: list[ReportedRow] = [row for header in ready.values() for row in header["rows"]]
+    averaged, of_round = list[ReportedRow](), list[ReportedRow]()
+    for row in reported:
+        (averaged if parse_action(row.action).letter == AVERAGE else of_round).append(row)
+    if averaged:
+        measured.averages.append(timeline(averaged))  # they followed the round before
+    rows = timeline(of_round)
+    sent_bytes: dict[tuple[str, str], int] = {}
+    for device, header in ready.items():
+        measured.peaks[device] = max(measured.peaks.get(device, 0), int(header["peak_memory_bytes"]))
+        for peer, size in header["sent_bytes"].items():
+            sent_bytes[device, peer] = int(size)
+    round_s = max(row.end_s for row in rows)
+    measured.add(round, MeasuredRound(round_s, rows, sent_bytes))
+    clipped, norm = task.training.clip_norm is not None, torch.stack(list(norms.values())).max()
+    if clipped and not bool(norm.isfinite()):
+        raise Refused(
+            f"training: the gradients of round {round} have a norm of {float(norm)}; choose a smaller learning_rate"
+        )
+    metrics = RoundMetrics(
+        round=round,
+        loss=_mean_loss(task, plan, ready),
+        gradient_norm=float(norm) if clipped else None,
+        learning_rate=learning_rate(task.training, round),
+        round_s=round_s,
+    )
+    return metrics, norms
+
+
+def timeline(reported: list[ReportedRow]) -> list[TimelineRow]:
+    """Return rows from the start of the first one."""
+    begin_s = min(row.start_s for row in reported)
+    return [
+        TimelineRow(
+            device=row.device,
+            lane=row.action.split("/")[0],
+            action=row.action,
+            start_s=row.start_s - begin_s,
+            end_s=max(row.start_s, row.end_s) - begin_s,
+            bytes=row.bytes,
+        )
+        for row in reported
+    ]

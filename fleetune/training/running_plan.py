@@ -1,0 +1,191 @@
+"""What a plan makes of one worker: the state that it holds, and the rounds that it runs."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fleetune.contracts.metrics import TimelineRow
+from fleetune.launching.process_limits import CpuThrottle
+from fleetune.program import DeviceProgram
+from fleetune.recovery.holdings import BACKUP, Need, Version, needs_of
+from fleetune.recovery.transfers import Item
+from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
+from fleetune.training.exchange import Exchange, attempt_of
+from fleetune.training.gradients import gradient_norms, pack_norms
+from fleetune.training.migration import Migration
+from fleetune.training.roles import averages_after, keeps_residuals, moved
+from fleetune.training.rounds import RoundContext, RoundRunner
+from fleetune.training.task import WorkerTask
+from fleetune.training.worker_state import CommittedState, ModelDescription, WorkerState, load_state
+
+
+@dataclass(kw_only=True)
+class RunningPlan:
+    """A plan at a version on one device."""
+
+    task: WorkerTask
+    described: ModelDescription
+    order: Migration
+    """That led to it."""
+    held: WorkerState
+    state: CommittedState
+    context: RoundContext
+    program: DeviceProgram
+    rounds: RoundRunner
+
+    @property
+    def version(self) -> Version:
+        """The version that is live."""
+        return self.state.version
+
+    def items(self) -> dict[Item, dict[str, torch.Tensor]]:
+        """Return everything that training changes here, not copied."""
+        return self.held.items(self.context.plan)
+
+    def holds(self, version: Version) -> bool:
+        """Return whether this version is live."""
+        return self.version == version and self.state.is_whole
+
+    def averages_after(self, round: int) -> bool:
+        """Return whether lanes are averaged after a round."""
+        return averages_after(self.context.plan, round, self.task.training.rounds)
+
+    @property
+    def is_averaged(self) -> bool:
+        """True if all lanes hold the same state: an average was the last thing that changed it."""
+        return bool(self.version.rounds) and self.averages_after(self.version.rounds - 1)
+
+    def is_after(self, order: Migration) -> bool:
+        """Return whether a migration changes nothing here."""
+        return self.context.plan == order.plan and self.holds(order.version) and not order.from_disk
+
+    @cached_property
+    def backups(self) -> tuple[Need, ...]:
+        """What devices are to hold as backups for others."""
+        needs = needs_of(self.context.plan, self.described.unit_items)
+        return tuple(need for need in needs if need.form == BACKUP)
+
+    @property
+    def backups_here(self) -> frozenset[Item]:
+        """What this device is to hold as backups for others."""
+        return frozenset().union(*(need.items for need in self.backups if need.device == self.task.device))
+
+    def apply(self, commit: Mapping[str, Any]) -> list[TimelineRow]:
+        """Apply the round that is prepared; return the rows of the average that follows it."""
+        round = commit["round"]
+        with self.context.throttle.throttled(), self.state.advance(attempt_of(commit)):
+            self.rounds.commit(round, {lane: float(scale) for lane, scale in commit["scales"].items()})
+            rows = self.rounds.average() if self.averages_after(round) else []
+            if moves := commit.get("moves"):
+                self._deal({lane: tuple(units) for lane, units in moves.items()})
+        return rows
+
+    def norms(self, round: int) -> dict[str, dict[str, Any]]:
+        """Return the packed norms of all gradients that this device steps, by lane; Refused if one is not finite.
+
+        Only those that clipping needs are packed: each group's leader reports, and of a weight that several segments
+        share the first of them. A collector reports what it has summed, as the first lane's.
+        """
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        plan, collector = self.context.plan, self.held.collector
+        with self.context.throttle.throttled():
+            for each in self.held.seats.values():
+                norms = gradient_norms(each.optimizer.gradients(), round)
+                if each.seat.is_leader and not plan.collector:
+                    own = each.seat.index
+                    mine = {n: norm for n, norm in norms.items() if each.tied.get(n, (own,))[0] == own}
+                    found.setdefault(each.seat.lane.name, {}).update(mine)
+            if collector is not None:
+                found[plan.lanes[0].name] = gradient_norms(collector.optimizer.gradients(), round)
+        if self.task.training.clip_norm is None:
+            return {}
+        order = {name: index for index, name in enumerate(self.described.trainable)}
+        return {lane: pack_norms(norms, order) for lane, norms in found.items()}
+
+    def _deal(self, moves: Mapping[str, tuple[str, ...]]) -> None:
+        """Let lanes train other units from the next round on."""
+        plan = moved(self.context.plan, moves)
+        self.held.deal(plan, self.task, self.described)
+        self.context = replace(self.context, plan=plan)
+        self.__dict__.pop("backups", None)
+        self.program = self.described.program(plan, self.task.device)
+        self.rounds = RoundRunner(self.program, self.context)
+
+
+@dataclass(frozen=True)
+class PlanLoader:
+    """Loads what a device does under a plan."""
+
+    task: WorkerTask
+    exchange: Exchange
+
+    @cached_property
+    def described(self) -> ModelDescription:
+        """The prepared model."""
+        return ModelDescription(Path(self.task.model_folder), self.task.model)
+
+    @cached_property
+    def throttle(self) -> CpuThrottle:
+        """The device's share of a CPU."""
+        return CpuThrottle(self.task.cores)
+
+    def read(self, order: Migration, wanted: Collection[Item]) -> dict[Item, dict[str, torch.Tensor]]:
+        """Return items of a version that is read from the disk: of a checkpoint, or of the initial weights."""
+        names = {item.name for item in wanted}
+        if order.folder is None:
+            weights = self.described.weights().read(names)
+            return {item: {MODEL + item.name: weights[item.name]} for item in wanted}
+        found = {lane: read_tensors(Path(order.folder), lane, names) for lane in {item.lane for item in wanted}}
+        return {item: found[item.lane][item.name] for item in wanted}
+
+    def load(
+        self,
+        order: Migration,
+        own: Mapping[Item, Mapping[str, torch.Tensor]],
+        residuals: Mapping[str, torch.Tensor],
+        before: RunningPlan | None,
+    ) -> RunningPlan:
+        """Return a plan at its version; weights that `before` holds are not loaded again.
+
+        own: everything that this device has of the version. residuals: what its messages had lost, where the
+        coordinator sent that. TryAgain if something is missing or a checkpoint is
+        damaged.
+        """
+        task, folder = replace(self.task, plan=order.plan), Path(order.folder) if order.folder else None
+        dealt = self.task.plan
+        held = load_state(task, self.described, before.held.frozen() if before else {}, dealt, folder)
+        if not order.from_disk:
+            held.put(order.plan, own)
+        program = self.described.program(order.plan, task.device)
+        context = RoundContext(
+            plan=order.plan,
+            dealt=dealt,
+            seed=task.seed,
+            seats=held.seats,
+            exchange=self.exchange,
+            throttle=self.throttle,
+            collector=held.collector,
+            averages=held.averages,
+            averager=held.averager,
+        )
+        fed = {task.device: context.feedback} if keeps_residuals(order.plan, task.device) else {}
+        if fed and folder is not None:
+            context.feedback.load(read_residuals(folder, task.device))
+        elif fed and order.residuals:
+            context.feedback.load(dict(residuals))
+        elif fed and before is not None and not order.from_disk:
+            context.feedback.load(before.context.feedback.state())
+        return RunningPlan(
+            task=task,
+            described=self.described,
+            order=order,
+            held=held,
+            state=CommittedState(held.shards(order.plan), order.version, fed),
+            context=context,
+            program=program,
+            rounds=RoundRunner(program, context),
+        )

@@ -1,0 +1,388 @@
+"""The loop of a training: what happens is told to the conductor, and what it says is done.
+
+`recovery.conductor` decides; this carries out: messages to workers, the commit log, checkpoints, another plan.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts import json_io
+from fleetune.contracts.fleet import PROCESS
+from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.plan import Plan
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code, first_line
+from fleetune.monitoring import EventLog
+from fleetune.recovery import protocol as p
+from fleetune.recovery.conductor import Conductor, Step
+from fleetune.recovery.holdings import INITIAL, History, Restoration, Version
+from fleetune.training.checkpoints import (
+    COMMITS,
+    SAVE,
+    CheckpointSaver,
+    FileDigest,
+    StoredCheckpoint,
+    checkpoint_folder,
+)
+from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
+from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, MessageLost, NotBack, Said
+from fleetune.training.exchange import attempt_of
+from fleetune.training.gradients import clip_scale
+from fleetune.training.measurements import RoundMeasurements, busy_s
+from fleetune.training.migration import Migration, describe_version, parse_holdings, parse_version
+from fleetune.training.pace import PaceWatch
+from fleetune.training.parcels import FETCH, StoredParcels
+from fleetune.training.patience import Patience
+from fleetune.training.replanning import Replanner
+from fleetune.training.returns import Returns
+from fleetune.training.revisions import Revisions
+from fleetune.training.roles import after_rounds
+from fleetune.training.round_metrics import round_metrics
+from fleetune.training.task import TrainingTask
+from fleetune.training.worker_group import WorkerGroup
+
+
+class TrainingLoop:
+    """Runs the remaining rounds of a training, each as a transaction."""
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        found: StoredCheckpoint | None,
+        rounds: list[RoundMetrics],
+        events: EventLog,
+        measured: RoundMeasurements,
+    ) -> None:
+        """found: the checkpoint to resume from. rounds: those in it. measured: receives what devices report."""
+        self._events, self._measured = events, measured
+        logged = {metrics.round: metrics.moves for metrics in logged_beyond(task.work, rounds)}
+        self._first_round = read_plan_start(task.work).from_round
+        plan = after_rounds(task.plan.plan, rounds[self._first_round :])
+        self._task = task = replace(task, plan=replace(task.plan, plan=plan))
+        self._replanner = Replanner(plan, task.fleet, task.profile, logged)
+        self._saver = CheckpointSaver(task.training, task.work, found, task.clock)
+        self._log = CommitLog(task.work / COMMITS, rounds)
+        self._revisions = Revisions(task)
+        self._conductor = Conductor(
+            rounds=task.training.rounds,
+            sizes_bytes=self._revisions.sizes_bytes,
+            links={(link.source, link.target): link.bytes_per_s for link in task.fleet.links},
+            backup_every_rounds=plan.backup_every_rounds,
+            replans_stragglers=task.training.replan_stragglers and task.around_stragglers is not None,
+        )
+        self._ready: dict[str, Mapping[str, Any]] = {}
+        self._commit: dict[str, Any] | None = None
+        self._metrics: RoundMetrics | None = None
+        self._shards: dict[Version, dict[str, FileDigest]] = {}
+        self._newest_loss: FleetuneError | None = None
+        self._parcels: StoredParcels | None = None
+        """Of the checkpoint that devices are going back to."""
+        self._limited = False
+        self._patience = Patience(lambda: self._workers.now_s(), task.training.rounds)
+        self._returns = Returns(lambda: self._workers.now_s(), task.training.rounds, task.spares)
+        self._new = False
+        """True if a device has come back since the last round began."""
+        self._postponed: p.Revise | None = None
+        """Waits for a device to come back."""
+        self._revised_since_s = 0.0
+        self._end: p.End | None = None
+        self._cause: p.Event | None = None
+        self._pace = PaceWatch(task)
+        self._carries_out: Mapping[type[p.Command], Callable[[Any], Iterable[p.Event]]] = {
+            p.Abort: self._abort,
+            p.Dismiss: self._dismiss,
+            p.Probe: self._probe,
+            p.Report: self._report,
+            p.Revise: self._revise,
+            p.Move: self._move,
+            p.RewindLog: self._rewind,
+            p.DropOld: self._drop_old,
+            p.StartRound: self._start_round,
+            p.LogCommit: self._log_commit,
+            p.SendCommit: self._send_commit,
+            p.Save: self._save,
+            p.CompleteCheckpoint: self._complete,
+            p.ReleaseBackups: self._release,
+            p.End: self._note_end,
+        }
+
+    def run(self) -> tuple[StoredCheckpoint | None, list[RoundMetrics]]:
+        """Return the last checkpoint and the metrics of all rounds.
+
+        TryAgain if the devices that are left cannot go on, a disk is full or the run is told to end; Refused and
+        Infeasible for what another attempt would not change.
+        """
+        newest = self._saver.newest
+        history = History.of(len(self._log.rounds))
+        on_disk = (history.version,) if newest else ()
+        try:
+            with WorkerGroup(self._task, newest.folder if newest else None, self._events) as self._workers:
+                with self._task.stop.deferred():
+                    self._follow(self._conductor.start(1, self._workers.living, history, on_disk), None)
+                    while self._end is None:
+                        for event in self._events_of(self._workers.receive()):
+                            self._tell(event)
+                    self._raise_end(self._end)
+        finally:
+            self._log.close()
+        return self._saver.newest, self._log.rounds
+
+    def _tell(self, event: p.Event) -> None:
+        """Tell the conductor of an event, and carry out what follows from it."""
+        pending = deque([event])
+        while pending and self._end is None:
+            event = pending.popleft()
+            pending.extendleft(reversed(self._follow(self._conductor.step(self._state, event), event)))
+
+    def _follow(self, step: Step, cause: p.Event | None) -> list[p.Event]:
+        """Carry commands out; return what they lead to at once."""
+        self._state, commands = step
+        self._cause = cause
+        return [event for command in commands for event in self._carries_out[type(command)](command)]
+
+    # ------------------------------------------------------------------ events
+
+    def _events_of(self, found: Iterable[Found]) -> Iterable[p.Event]:
+        """Yield what workers say and what was lost, a request to end, and who lets others wait too long."""
+        for each in found:
+            if isinstance(each, Said):
+                yield from self._said(each)
+            elif isinstance(each, NotBack):
+                self._task.note(f"device {each.device} {each.why}")
+                self._returns.lost(each.device, self._state.history.rounds)
+            elif isinstance(each, MessageLost):
+                self._newest_loss = TryAgain(f"{each.why}; run again to go on from the newest checkpoint")
+                yield p.Gap(attempt=self._state.attempt, source=each.source, target=each.target, reason=each.why)
+            elif isinstance(each, FellSilent):
+                yield p.Silent(device=each.device)
+            elif isinstance(each, HeardAgain):
+                yield p.Heard(device=each.device)
+            else:
+                yield self._lost(each)
+        if self._task.stop.asked and not self._state.stop:
+            yield p.StopAsked()
+        for device in self._returns.take_due():
+            self._workers.start_again(device)
+        waits = self._postponed
+        if waits and not self._returns.worth_waiting(self._task.plan.plan, waits.devices, self._revised_since_s):
+            yield from self._find_plan(waits)
+        late = self._patience.late(self._state, self._revisions.result(self._revisions.newest).objective)
+        if late is not None:
+            yield self._lost(self._workers.give_up(*late))
+
+    def _said(self, said: Said) -> Iterable[p.Event]:
+        device, header = said.device, said.header
+        try:
+            if said.kind == "hello":
+                self._new = True
+                spare = device not in self._task.plan.plan.devices
+                self._task.note(f"device {device} {'may help' if spare else 'is back'}")
+                yield from self._returns.arrive(device, self._state, self._task.plan.plan)
+            elif said.kind == "aborted":
+                yield p.Held(device=device, attempt=attempt_of(header), holdings=parse_holdings(device, header))
+            elif said.kind == "moved":
+                yield p.Moved(device=device, attempt=attempt_of(header))
+            elif said.kind == "ready":
+                self._ready[device] = header
+                if joined := self._returns.take_averaged(device, self._state, self._newest_plan):
+                    yield from joined
+                    return
+                yield p.Prepared(device=device, attempt=attempt_of(header), round=int(header["round"]))
+            elif said.kind == FETCH and self._parcels is not None:
+                self._parcels.send(self._workers.exchange, device, int(header["parcel"]))
+            elif said.kind == "saved":
+                version = parse_version(header)
+                shards = self._shards.setdefault(version, {})
+                for each in header["shards"]:
+                    shards[str(each["file"])] = FileDigest(bytes=int(each["bytes"]), sha256=str(each["sha256"]))
+                yield p.Saved(device=device, version=version)
+            elif said.kind == "backed_up":
+                yield p.BackedUp(device=device, version=parse_version(header))
+        except (LookupError, TypeError, ValueError) as error:
+            raise Refused(f"device {device} sent a {said.kind!r} that cannot be read ({error})") from None
+
+    def _lost(self, lost: Lost) -> p.Ended:
+        self._newest_loss = lost.error
+        if len(self._workers.living) > 1:
+            self._task.note(f"device {lost.device} {lost.why}")
+        if self._task.returns and not isinstance(lost.error, Infeasible):
+            self._returns.lost(lost.device, self._state.history.rounds)
+        self._returns.call_spares()
+        if self._returns.forget(lost.device):
+            self._workers.dismiss(lost.device)
+        return p.Ended(device=lost.device, reason=lost.why)
+
+    # ---------------------------------------------------------------- recovery
+
+    def _abort(self, command: p.Abort) -> Iterable[p.Event]:
+        self._ready.clear()
+        self._shards.clear()
+        self._postponed = None
+        self._workers.begin_attempt(command.attempt, command.devices)
+        return ()
+
+    def _dismiss(self, command: p.Dismiss) -> Iterable[p.Event]:
+        if isinstance(self._cause, p.Gap):  # it lives, and nobody has said yet that it is lost
+            why = f"is given up: {self._cause.reason}"
+            self._events.lost(command.device, why)
+            self._task.note(f"device {command.device} {why}")
+        self._workers.dismiss(command.device)
+        return ()
+
+    def _probe(self, command: p.Probe) -> Iterable[p.Event]:
+        self._workers.probe(command.device)
+        return ()
+
+    def _report(self, command: p.Report) -> Iterable[p.Event]:
+        self._events.recovering(command.sentence)
+        self._task.note(command.sentence)
+        return ()
+
+    def _revise(self, command: p.Revise) -> Iterable[p.Event]:
+        """Find a plan; one with a collector waits first for a lost device, which may be back soon."""
+        self._revised_since_s = self._workers.now_s()
+        if self._returns.worth_waiting(self._task.plan.plan, command.devices, self._revised_since_s):
+            self._postponed = command
+            return ()
+        return self._find_plan(command)
+
+    @property
+    def _newest_plan(self) -> Plan:
+        return self._revisions.result(self._revisions.newest).plan
+
+    def _find_plan(self, command: p.Revise) -> Iterable[p.Event]:
+        self._postponed = None
+        try:
+            if cut := [f"{a}>{b}" for a, b in command.cut if {a, b} <= set(command.devices)]:
+                raise Infeasible(f"no plan does without the link {', '.join(cut)}")
+            yield p.Revised(attempt=command.attempt, layout=self._revisions.revise(command.devices, self._paces()))
+        except (Infeasible, Refused) as error:
+            yield p.NoPlan(attempt=command.attempt, reason=first_line(error))
+
+    def _paces(self) -> Mapping[str, float]:
+        return self._pace.slow if self._conductor.replans_stragglers else {}
+
+    def _move(self, command: p.Move) -> Iterable[p.Event]:
+        found, plan = command.restoration, self._revisions.result(command.layout.revision).plan
+        folder = self._folder(found) if found.from_disk else None
+        plan = after_rounds(plan, self._log.rounds[self._first_round : found.version.rounds])
+        self._replanner.follow(plan)
+        orders = {
+            device: Migration.of(device, plan, found, folder, self._revisions.rates(plan, device), self._commit)
+            for device in command.devices
+        }
+        away = {device: order for device, order in orders.items() if self._is_away(device)}
+        if folder is not None and away:
+            self._parcels = StoredParcels.of(Path(folder), command.layout, away, self._revisions.sizes_bytes)
+            orders |= self._parcels.orders
+        addresses = self._workers.returned
+        for device, order in orders.items():
+            told = json_io.dump(replace(order, addresses=addresses))
+            self._workers.send([device], "move", {"attempt": command.attempt, "order": told})
+        if self._limited:
+            self._tell_recovery(command)
+        return ()
+
+    def _folder(self, found: Restoration) -> str | None:
+        """Return the checkpoint that all devices go back to; None for the initial weights."""
+        return None if found.version == INITIAL else str(checkpoint_folder(self._task.work, found.version.rounds))
+
+    def _is_away(self, device: str) -> bool:
+        """Return whether a device may not see this disk, but what was put on its own when it started."""
+        return (self._limited or self._new) and self._task.fleet.device(device).launcher != PROCESS
+
+    def _tell_recovery(self, command: p.Move) -> None:
+        told = self._revisions.describe_recovery(command, self._state.history.rounds)
+        again, moved_bytes, devices = told.rounds_again, told.moved_bytes, command.layout.devices
+        self._events.resuming(told.sentence, command.restoration.version.rounds, again, moved_bytes, devices)
+        self._task.note(told.sentence)
+        if told.left_out:
+            self._report(p.Report(sentence=told.left_out))
+
+    def _rewind(self, command: p.RewindLog) -> Iterable[p.Event]:
+        self._log.rewind(command.rounds)
+        return (p.LogRewound(rounds=command.rounds),)
+
+    def _drop_old(self, command: p.DropOld) -> Iterable[p.Event]:
+        version = describe_version(command.version)
+        self._workers.send(command.devices, "drop_old", {"attempt": command.attempt, "version": version})
+        return ()
+
+    def _start_round(self, command: p.StartRound) -> Iterable[p.Event]:
+        if not self._limited or self._new:
+            self._workers.limit_cpu()
+            self._limited, self._new = True, False
+        self._workers.send(command.devices, "start", {"attempt": command.attempt, "round": command.round})
+        return ()
+
+    # ------------------------------------------------------------------ rounds
+
+    def _log_commit(self, command: p.LogCommit) -> Iterable[p.Event]:
+        """Write a commit to disk, with what is decided by it."""
+        task, round, plan = self._task, command.round, self._revisions.result(self._state.plan.revision).plan
+        if plan.revision != task.plan.plan.revision:
+            self._measured.revised(round)
+        metrics, norms = round_metrics(task, plan, round, self._ready, self._measured)
+        if self._replanner.plan.replan_every_rounds:
+            self._replanner.observe(task.measured_busy(round, busy_s(self._measured.newest)))
+            metrics = replace(metrics, moves=dict(self._replanner.after(round)))
+        self._log.commit(metrics)
+        task.logged(round)
+        self._metrics = metrics
+        scales = {lane: clip_scale(task.training, norm) for lane, norm in norms.items()}
+        self._commit = {"round": round, "attempt": command.attempt, "scales": scales, "moves": metrics.moves}
+        self._ready = {}
+        due = self._saver.due(round + 1)
+        slow = self._pace.observe(plan, round, self._measured.newest)
+        return (*slow, p.CommitLogged(attempt=command.attempt, round=round, checkpoint=due))
+
+    def _send_commit(self, command: p.SendCommit) -> Iterable[p.Event]:
+        assert self._commit is not None and self._metrics is not None, "a commit that is sent was logged"
+        done = command.round + 1
+        if command.checkpoint:
+            self._saver.prepare(done)
+        state = self._state
+        saving = {state.saving} if state.saving else set()
+        kept = sorted({version.rounds for version in {*state.on_disk, *state.completing, *saving}})
+        told = {"checkpoint": command.checkpoint, "backup": command.backup, "starts_next": command.starts_next}
+        self._workers.send(command.devices, "commit", {**self._commit, **told, "kept": kept})
+        self._events.committed(command.round)
+        samples, last = self._task.plan.plan.batch_samples, self._conductor.rounds
+        detail = f"round {done} of {last}, loss {self._metrics.loss:.4g}"
+        self._task.progress("training", done * samples, last * samples, "samples", detail)
+        return ()
+
+    def _save(self, command: p.Save) -> Iterable[p.Event]:
+        self._saver.prepare(command.version.rounds)
+        self._workers.send(command.devices, SAVE, {"round": command.version.rounds})
+        return ()
+
+    def _complete(self, command: p.CompleteCheckpoint) -> Iterable[p.Event]:
+        done = command.version.rounds
+        self._workers.collect(command.devices, checkpoint_folder(self._task.work, done))
+        self._saver.complete(done, self._shards.pop(command.version), self._log.text_of(done))
+        return (p.CheckpointComplete(version=command.version),)
+
+    def _release(self, command: p.ReleaseBackups) -> Iterable[p.Event]:
+        version = describe_version(command.version)
+        self._workers.send(command.devices, "release", {"attempt": self._state.attempt, "version": version})
+        return ()
+
+    # --------------------------------------------------------------------- end
+
+    def _note_end(self, command: p.End) -> Iterable[p.Event]:
+        self._end = command
+        return ()
+
+    def _raise_end(self, end: p.End) -> None:
+        """Raise the error that ends a training, unless it is done; what was lost comes before what follows from it."""
+        if not end.exit_code:
+            return
+        newest = self._newest_loss
+        if newest is not None and isinstance(self._cause, p.Ended | p.Gap):
+            raise newest
+        if newest is not None and isinstance(self._cause, p.NoPlan):
+            raise type(newest)(f"{newest}; the devices that are left cannot go on: {end.reason}")
+        raise by_exit_code(end.exit_code, end.reason)

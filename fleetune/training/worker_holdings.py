@@ -1,0 +1,190 @@
+"""What a worker holds, live and as copies, and how it comes to another version or plan: its half of a recovery."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fleetune.contracts.metrics import TimelineRow
+from fleetune.recovery.holdings import LIVE, PREPARED, Attempt, Version
+from fleetune.recovery.transfers import Item
+from fleetune.training.copies import Copies
+from fleetune.training.exchange import BACKUP_ITEMS, attempt_of
+from fleetune.training.liveness import COMPUTING, LOADING
+from fleetune.training.migration import (
+    Migration,
+    describe_holding,
+    describe_version,
+    items_of,
+    receive_items,
+    send_backups,
+    send_items,
+)
+from fleetune.training.parcels import fetch_items, fetch_residuals
+from fleetune.training.running_plan import PlanLoader, RunningPlan
+from fleetune.training.task import WorkerTask
+from fleetune.training.worker_links import WorkerLinks
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """A plan and a version that this worker comes to."""
+
+    order: Migration
+    items: Mapping[Item, Mapping[str, torch.Tensor]]
+    """Received for it."""
+    residuals: Mapping[str, torch.Tensor]
+    """What this device's messages had lost at the version, where that was received."""
+    built: bool = False
+    """True if nothing had to be freed for it."""
+
+
+class WorkerHoldings:
+    """The state of one device, under the plan that runs; nothing is freed but by `drop_old` and `release`."""
+
+    def __init__(self, task: WorkerTask, links: WorkerLinks) -> None:
+        self._task, self._links = task, links
+        self._exchange = links.exchange
+        self._loader = PlanLoader(task, links.exchange)
+        self._copies = Copies()
+        self._arriving: _Arriving | None = None
+        self._backing: Version | None = None
+        """The version whose backups are on their way."""
+        self.running: RunningPlan | None = None
+        """None while the device is in no plan."""
+        self.prepared: tuple[int, Attempt] | None = None
+        """Round and attempt of the gradients that are complete."""
+        self.settled = False
+        """True once what was moved in this attempt is live."""
+        self.averaged: list[TimelineRow] = []
+        """Rows of the average that followed the newest commit."""
+
+    def describe_program(self) -> None:
+        """Read the model's description, which takes a while, before it is needed."""
+        if self._task.device in self._task.plan.devices:
+            self._loader.described.program(self._task.plan, self._task.device)
+
+    def enter(self, attempt: Attempt) -> None:
+        """End the running round and say what is held; what is prepared stays so.
+
+        A state that lanes were just being averaged into is no version. A prepared round that an average follows cannot
+        be applied alone, so it is run again.
+        """
+        held = list[dict[str, Any]]()
+        self._exchange.start_attempt(attempt)
+        if self.running is not None and self.running.state.is_whole:
+            state = self.running.state
+            self.running.rounds.abandon()
+            items = tuple(self.running.items())
+            alike = [lane.name for lane in self._task.plan.lanes] if self.running.is_averaged else []
+            held.append(describe_holding(state.version, LIVE, items, alike))
+            if self.prepared is not None and not self.running.averages_after(self.prepared[0]):
+                held.append(describe_holding(Version(state.done + 1, self.prepared[1]), PREPARED, items))
+        held += [describe_holding(copy.version, copy.form, copy.items) for copy in self._copies]
+        self._arriving, self.settled, self.averaged, self._backing = None, False, [], None
+        self._links.bytes_sent()  # those of the broken round
+        said = {"attempt": attempt, "holdings": held, "lost": dict(self._links.endpoint.lost_from)}
+        self._exchange.send_control("aborted", said)
+
+    def move(self, order: Migration) -> None:
+        """Send and receive what the new plan wants elsewhere, beside all that is held."""
+        self._links.beat.doing = LOADING
+        if order.commit is not None and due(order.commit) == self.prepared:
+            self.apply(order.commit)
+        self._links.follow(order.addresses)
+        self._links.connect(order.peers)
+        send_items(self._exchange, order, self._items_at(order.version))
+        received = {**receive_items(self._exchange, order), **fetch_items(self._exchange, order)}
+        arriving = self._arriving = _Arriving(order, received, fetch_residuals(self._exchange, order))
+        if self.running is None and self._task.device in order.plan.devices:
+            self._build(arriving)
+        self._exchange.send_control("moved", {"attempt": self._exchange.attempt})
+        self._links.beat.doing = COMPUTING
+
+    def drop_old(self, version: Version) -> None:
+        """Make live what was moved, and free all else."""
+        arriving = self._arriving
+        if arriving is None or arriving.order.version != version:
+            return
+        held = self._items_at(arriving.order.version)  # what moves away may be kept as a backup
+        same = self.running is not None and self.running.is_after(arriving.order)
+        if self._task.device not in arriving.order.plan.devices:
+            self.running = None
+        elif not (arriving.built or same):
+            self._links.beat.doing = LOADING
+            self._build(arriving)
+            self._links.beat.doing = COMPUTING
+        if self.running is not None:
+            self._links.connect(self.running.program.peers)  # one may have come back
+        self._keep_copies(arriving, held)
+        self.prepared, self._arriving, self.settled = None, None, True
+
+    def apply(self, commit: Mapping[str, Any]) -> RunningPlan:
+        """Apply the prepared round; return what runs."""
+        assert self.running is not None, "what is prepared is running"
+        self.prepared = None
+        self.averaged = self.running.apply(commit)
+        self._links.bytes_sent()  # an average's bytes are in its rows, not in the next round's
+        return self.running
+
+    def back_up(self, running: RunningPlan) -> None:
+        """Take a snapshot, and send others the backups that they hold for this device."""
+        taken = self._copies.snapshot(running.version, running.items())
+        others = [need for need in running.backups if need.device != self._task.device]
+        self._links.connect(need.device for need in others if need.items & taken.keys())
+        send_backups(self._exchange, running.order, running.version, taken, others)
+        self._backing = running.version
+
+    def end_backup(self, running: RunningPlan) -> None:
+        """Take in backups that have arrived; report once all are here."""
+        if self._backing is None:
+            return
+        for key, arrival in self._exchange.take(BACKUP_ITEMS):
+            self._copies.add_backup(self._backing, items_of(key.lane, arrival))
+        if running.backups_here <= self._copies.at(self._backing).keys():
+            version, self._backing = self._backing, None
+            self._exchange.send_control("backed_up", describe_version(version))
+
+    def release(self, version: Version) -> None:
+        """Free copies of all versions but this one, which is whole."""
+        self._copies.keep_only(version)
+
+    def _build(self, arriving: _Arriving) -> None:
+        """Load what this device does under another plan."""
+        order = arriving.order
+        own = {} if order.from_disk else {**self._items_at(order.version), **arriving.items}
+        self.running = self._loader.load(order, own, arriving.residuals, self.running)
+        self._exchange.unpace()
+        for peer, bytes_per_s in order.paced_bytes_per_s.items():
+            self._exchange.pace(peer, bytes_per_s)
+        arriving.built = True
+
+    def _items_at(self, version: Version) -> dict[Item, Mapping[str, torch.Tensor]]:
+        """Return everything that is held of a version, live or as a copy; after an average, for all lanes."""
+        running, copied = self.running, self._copies.at(version)
+        if running is None or not running.holds(version):
+            return copied
+        live = running.items()
+        alike = self._task.plan.lanes if running.is_averaged else ()
+        others = {Item(lane.name, item.name): tensors for lane in alike for item, tensors in live.items()}
+        return {**copied, **others, **live}
+
+    def _keep_copies(self, arriving: _Arriving, held: Mapping[Item, Mapping[str, torch.Tensor]]) -> None:
+        """Keep the snapshot and the backups that the plan wants of its version, and nothing else."""
+        running, order = self.running, arriving.order
+        if running is None or not order.plan.backup_every_rounds:
+            self._copies.clear()
+            return
+        wanted = running.backups_here
+        found: Mapping[Item, Mapping[str, torch.Tensor]] = {**held, **arriving.items}
+        if order.from_disk:
+            found = self._loader.read(order, wanted)
+        self._copies.clear()
+        self._copies.snapshot(order.version, running.items())
+        self._copies.add_backup(order.version, {item: found[item] for item in wanted})
+
+
+def due(commit: Mapping[str, Any]) -> tuple[int, Attempt]:
+    """Return the round and the attempt of a commit."""
+    return commit["round"], attempt_of(commit)

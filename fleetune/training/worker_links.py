@@ -1,0 +1,50 @@
+"""A worker's connections, and those that it can make."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fleetune.links.endpoint import Endpoint
+from fleetune.training.exchange import Exchange
+from fleetune.training.liveness import Heartbeat
+from fleetune.training.task import COORDINATOR
+
+
+class Peer(NamedTuple):
+    """Another worker: where it listens, if it lives, and its public key."""
+
+    address: str
+    public: bytes
+
+
+class WorkerLinks:
+    """What a worker sends and receives by."""
+
+    def __init__(self, exchange: Exchange, endpoint: Endpoint, beat: Heartbeat, peers: Mapping[str, Peer]) -> None:
+        self.exchange, self.endpoint, self.beat = exchange, endpoint, beat
+        self._peers = dict(peers)
+        self._connected = set[str]()
+        self._sent_before: dict[str, int] = {}
+
+    def follow(self, addresses: Mapping[str, str]) -> None:
+        """Drop connections to workers that have ended, and come back. addresses: of these."""
+        for name, address in addresses.items():
+            if name not in self._peers or self._peers[name].address == address:
+                continue
+            self._peers[name] = self._peers[name]._replace(address=address)
+            if name in self._connected:
+                self.endpoint.disconnect(name)
+                self._connected.discard(name)
+                self._sent_before.pop(name, None)
+
+    def connect(self, peers: Iterable[str]) -> None:
+        """Connect to these workers, unless that is done."""
+        for name in set(peers) - self._connected:
+            self.endpoint.connect(name, *self._peers[name])
+            self._connected.add(name)
+
+    def bytes_sent(self) -> dict[str, int]:
+        """Return the bytes sent to each worker since the last call."""
+        now = {peer: n for peer, n in self.endpoint.sent_bytes.items() if peer != COORDINATOR}
+        delta = {peer: n - self._sent_before.get(peer, 0) for peer, n in now.items()}
+        self._sent_before = now
+        return {peer: n for peer, n in delta.items() if n}

@@ -1,0 +1,270 @@
+"""Trains a run's plan once as it is and once with faults, and tells whether the second ended as the first."""
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
+
+import psutil
+
+from fleetune.contracts import json_io
+from fleetune.contracts.fleet import PROCESS, Fleet
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.record import record
+from fleetune.contracts.run_config import RunConfig
+from fleetune.contracts.task import StageTask
+from fleetune.errors import FleetuneError, Infeasible, Refused
+from fleetune.store import RunRecord
+from fleetune.training.faults import Mark, happened
+from flows import api, attempt
+from flows.chaos.comparison import Check, Trained, compare
+from flows.chaos.places import Places
+from flows.chaos.schedule import Schedule, check_room, draw
+from flows.chaos.throughput import Throughput, exact_rounds, intervals, throughput
+from flows.chaos.training import MARKS, SCHEDULE
+from flows.context import RunContext, StageSelection
+from flows.tracking import StageEvent
+from stages.catalog import STAGES, StageSpec, config_slice, find_stage
+from stages.reviser import reviser
+
+CHAOS, CPU = "chaos", "cpu"
+WHOLE, MET, ROUNDING = "whole", "faults", "rounding"
+"""The trainings: without faults, with them, and without them by a plan that adds in another order."""
+END_S = 5.0
+
+
+@record
+class ChaosRequest:
+    """What is asked for."""
+
+    faults: int
+    seed: int
+
+
+@record
+class FaultRow:
+    """A fault, and where it happened."""
+
+    number: int
+    device: str
+    kind: str
+    asked: str
+    """The point and round that were drawn."""
+    happened: str
+    """The point and round at which it happened; empty if it did not."""
+
+
+@record
+class ChaosReport:
+    """What came of a rehearsal."""
+
+    run: str
+    seed: int
+    faults: tuple[FaultRow, ...]
+    checks: tuple[Check, ...]
+    starts: int
+    """Starts of the training with faults: it is started again where the coordinator or the training ended."""
+    whole_s: float
+    met_s: float
+    throughput: Throughput | None
+    """With faults; None if the training without them was too short to compare with."""
+    folder: str
+    """With both trainings, where something does not hold; empty: removed."""
+
+    @property
+    def ok(self) -> bool:
+        """True if everything holds."""
+        return all(check.ok for check in self.checks)
+
+
+def rehearse(context: RunContext, config: RunConfig, request: ChaosRequest) -> ChaosReport:
+    """Run the pipeline until it has a plan, train twice and compare; Refused for what faults cannot befall."""
+    _check(config)
+    check_room(len(config.fleet.devices), config.training.rounds, request.faults)  # before anything is measured
+    made = api.run_with(context, config, StageSelection(until="plan"))
+    return Rehearsal(context, made).report(request)
+
+
+def _check(config: RunConfig) -> None:
+    elsewhere = [device.name for device in config.fleet.devices if device.launcher != PROCESS]
+    if config.fleet.simulated or elsewhere:
+        names = ", ".join(config.fleet.simulated or elsewhere)
+        raise Refused(
+            f"chaos: {names} are no processes of this machine, and faults befall processes; take such a fleet"
+        )
+    if config.data.local:
+        raise Refused(
+            "chaos: data.local is given; samples of a lost device are lost with it, so nothing can be compared"
+        )
+
+
+@dataclasses.dataclass
+class Rehearsal:
+    """The trainings of one rehearsal."""
+
+    context: RunContext
+    made: RunRecord
+    """Of the run that has made the plan."""
+    starts: dict[str, int] = field(default_factory=dict, init=False)
+    """Training -> how often it was started."""
+
+    def report(self, request: ChaosRequest) -> ChaosReport:
+        """Train, compare, and remove what was made unless something does not hold."""
+        plan = self._plan().plan
+        if lossy := [f"{use.source}>{use.target}" for use in plan.links if not use.is_neutral and use.share == 1.0]:
+            raise Refused(
+                f"chaos: messages on {', '.join(lossy)} lose something, and those of another plan lose something else, "
+                "so that weights cannot be compared; take a plan that sends every element"
+            )
+        training = self.made.config.training
+        schedule = draw(Places.of(plan, training), training.rounds, request.faults, request.seed)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        began_s = time.monotonic()
+        whole = self._train(WHOLE, Schedule())
+        ended_s = time.monotonic()
+        met = self._train(MET, schedule)
+        met_s = time.monotonic() - ended_s
+        marks = {number: happened(self._folder / MET / MARKS, number) for number in range(schedule.count)}
+        rows = tuple(_rows(schedule, marks))
+        missed = [str(row.number) for row in rows if not row.happened]
+        checks = (
+            Check(name="all faults happened", ok=not missed, found=_missed(missed, len(rows))),
+            *compare(whole, met, self._exact_rounds(met), self._rounding),
+            self._left_behind(),
+        )
+        report = ChaosReport(
+            run=self.made.id,
+            seed=request.seed,
+            faults=rows,
+            checks=checks,
+            starts=self.starts[MET],
+            whole_s=ended_s - began_s,
+            met_s=met_s,
+            throughput=throughput(
+                tuple(intervals(whole.events, plan.devices)),
+                tuple(intervals(met.events, plan.devices, {mark.round for mark in marks.values() if mark})),
+                len(schedule.devices),
+            ),
+            folder=str(self._folder),
+        )
+        if not report.ok:
+            return report
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return dataclasses.replace(report, folder="")
+
+    @property
+    def _folder(self) -> Path:
+        return self.context.store.local.resolve() / CHAOS / self.made.id
+
+    def _input(self, kind: str) -> Path:
+        return self.context.store.folder(kind, self.made.outputs[kind]).resolve()
+
+    def _plan(self) -> PlanResult:
+        return json_io.read(PlanResult, self._input("plan") / "plan.json")
+
+    def _fleet(self) -> Fleet:
+        return json_io.read(Fleet, self._input("fleet") / "fleet.json")
+
+    def _train(self, name: str, schedule: Schedule, plan: Path | None = None) -> Trained:
+        """Train to the end; start again as often as a fault has ended the training."""
+        spec = dataclasses.replace(find_stage(STAGES, "train"), name=name, module="flows.chaos.training")
+        work, config = self._folder / name, json_io.dump(self.made.config)
+        task = StageTask(
+            stage="train",
+            run=self.made.id,
+            seed=self.made.seed,
+            config=config_slice(spec, config),
+            inputs={kind: str(plan if kind == "plan" and plan else self._input(kind)) for kind in spec.inputs},
+            output=str(work / attempt.OUTPUT),
+            work=str(work),
+        )
+        json_io.write(schedule, work / SCHEDULE)
+        began_s = time.monotonic()
+        self._tell(name, "started", f"{schedule.count} faults" if schedule.count else "without faults")
+        while not self._ended(spec, task, work / MARKS):
+            pass
+        started = self.starts[name]
+        took_s = time.monotonic() - began_s
+        self._tell(name, "done", f"{started} start{'' if started == 1 else 's'}", took_s)
+        return Trained(Path(task.output))
+
+    def _ended(self, spec: StageSpec, task: StageTask, marks: Path) -> bool:
+        """Start the training; return whether it came to its end. An error that no new fault explains is raised."""
+        before = len(list(marks.glob("*.json")))
+        self.starts[spec.name] = self.starts.get(spec.name, 0) + 1
+        job = attempt.start(spec, task, self.context.launcher, lambda: False)
+        try:
+            attempt.listen_to_end(spec, job, self.context.listen, lambda text: None)
+        except FleetuneError as error:
+            if len(list(marks.glob("*.json"))) == before:
+                raise
+            self._tell(spec.name, "note", f"starts again: {error}")
+            return False
+        finally:
+            job.stop(END_S)
+        return True
+
+    def _tell(self, name: str, kind: str, text: str, seconds: float = 0.0) -> None:
+        self.context.listen(StageEvent(stage=name, kind=kind, text=text, seconds=seconds))
+
+    def _exact_rounds(self, met: Trained) -> int:
+        """Return how many rounds must be those of the training without faults bit for bit: on CPUs, by its plan."""
+        plan, fleet = self._plan().plan, self._fleet()
+        if any(fleet.device(name).accelerator != CPU for name in plan.devices):
+            return 0
+        return exact_rounds(met.events, plan.devices, len(met.metrics.rounds))
+
+    def _rounding(self) -> Trained | None:
+        """Train by a plan for fewer devices; None if there is none that trains the same."""
+        plan, fleet = self._plan(), self._fleet()
+        if len(plan.plan.lanes) > 1:
+            return None
+        revise = reviser(plan, fleet, json_io.read(Profile, self._input("profile") / "profile.json"), self.made.seed)
+        used = plan.plan.devices
+        unused = [device.name for device in fleet.devices if device.name not in used]
+        for lost in (used[:1], *([name for name in used if name != left] for left in used)):
+            try:
+                other = revise(plan.plan, [*lost, *unused])
+            except (Infeasible, Refused):
+                continue
+            folder = self._folder / "another-plan"
+            shutil.copytree(self._input("plan"), folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            json_io.write(other, folder / "plan.json")
+            return self._train(ROUNDING, Schedule(), folder)
+        return None
+
+    def _left_behind(self) -> Check:
+        """Look for processes that have a folder of this rehearsal on their command line."""
+        found = [
+            str(each.pid)
+            for each in psutil.process_iter()
+            if named(each, str(self._folder)) and each.pid != psutil.Process().pid
+        ]
+        return Check(name="no process is left", ok=not found, found=", ".join(found) or "none")
+
+
+def _rows(schedule: Schedule, marks: Mapping[int, Mark | None]) -> Iterator[FaultRow]:
+    """Yield all faults in the order of their rounds. marks: where each happened."""
+    asked = {each.number: (each.device, each.kind, f"{each.point}, round {each.round}") for each in schedule.devices}
+    asked |= {
+        each.number: ("coordinator", "kill", f"commit logged, round {each.round}") for each in schedule.coordinator
+    }
+    for number, (device, kind, when) in sorted(asked.items()):
+        mark = marks[number]
+        where = f"{mark.point}, round {mark.round}" if mark is not None else ""
+        yield FaultRow(number=number, device=device, kind=kind, asked=when, happened=where)
+
+
+def named(process: psutil.Process, text: str) -> bool:
+    """Return whether a process has a text on its command line; False once it has ended."""
+    try:
+        return any(text in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _missed(missed: list[str], count: int) -> str:
+    return f"{count - len(missed)} of {count}" + (f"; not number {', '.join(missed)}" if missed else "")

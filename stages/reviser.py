@@ -1,0 +1,41 @@
+"""Plans anew when a training loses devices, or when one of them has become slow.
+
+Planners are no part of the stage key of train: whatever plan follows a loss, the weights are the same but for rounding.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.plan import Plan, PlanResult
+from fleetune.contracts.profile import Profile
+
+
+def reviser(
+    result: PlanResult, fleet: Fleet, profile: Profile, seed: int
+) -> Callable[[Plan, Collection[str]], PlanResult]:
+    """Return what plans for the devices that are left; it imports the planners only then, which takes half a second.
+
+    result: the first plan.
+    """
+
+    def revise(plan: Plan, lost: Collection[str]) -> PlanResult:
+        from fleetune.planning.revision import Reviser  # not in stage keys
+        from fleetune.planning.strategy import Problem  # not in stage keys
+
+        return Reviser(problem=Problem.of(result, fleet, profile, seed))(plan, lost)
+
+    return revise
+
+
+def around_stragglers(
+    result: PlanResult, fleet: Fleet, profile: Profile, seed: int
+) -> Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult]:
+    """Return what plans beside devices that are slower than their profiles; see `reviser`."""
+
+    def revise(plan: Plan, lost: Collection[str], paces: Mapping[str, float]) -> PlanResult:
+        from fleetune.planning.revision import around  # not in stage keys
+        from fleetune.planning.strategy import Problem  # not in stage keys
+
+        return around(Problem.of(result, fleet, profile, seed), plan, lost, paces)
+
+    return revise

@@ -1,0 +1,134 @@
+"""What lies between the rounds of measured devices: optimizer steps, commits, and waits of messages; drawn by hand."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from fleetune.clock import Clock, forecast
+from fleetune.contracts import json_io
+from fleetune.contracts.metrics import Forecast
+from fleetune.contracts.plan import DeviceOrder
+from fleetune.contracts.profile import Profile
+from fleetune.errors import Refused
+from tests.clock import ticks
+from tests.clock.ticks import TICK_S, drawn, picture, segment
+
+FLEET = ticks.fleet("a b")
+UNITS = [ticks.unit("u0", trained=4), ticks.unit("u1", trained=4)]
+PROFILE = ticks.profile(UNITS, {"a": ([2, 9], [1, 9]), "b": ([2, 1], [1, 2])})
+CHAIN = ticks.plan({"main": [segment("u0", "a"), segment("u1", "b")]})
+GROUP = ticks.plan({"main": [segment("u0", "a b")]})
+
+
+def between(profile: Profile, updates: Mapping[str, list[int]]) -> Profile:
+    """The profile with ticks of each unit's optimizer step by device."""
+    return replace(
+        profile,
+        times=tuple(
+            replace(times, update_s=tuple(step * TICK_S for step in updates.get(times.device, ())))
+            for times in profile.times
+        ),
+    )
+
+
+def test_a_round_begins_when_the_optimizer_of_its_first_device_has_stepped() -> None:
+    """a steps for 3 ticks and b for 1, before anything arrives. The round is as without; from commit to commit there
+    are 3 ticks of a's step and 8 of the round."""
+    profile = between(PROFILE, {"a": [3, 9], "b": [9, 1]})
+    assert picture(CHAIN, FLEET, profile) == picture(CHAIN, FLEET, PROFILE)
+    assert picture(CHAIN, FLEET, profile) == drawn("""
+  a 00.....a
+  b ...0aa..
+a>b ..0.....
+b>a ......a.
+""")
+    said = forecast(CHAIN, FLEET, profile)
+    assert ticks.ticks(said.period_s) == ticks.ticks(said.mean_period_s) == 3 + 8
+
+
+def test_a_device_that_steps_longer_begins_later_than_its_group() -> None:
+    """b begins 2 ticks before a and waits for it before the all-reduce: the round has these 2 ticks more."""
+    assert picture(GROUP, FLEET, PROFILE) == drawn("""
+a 00aRRRR
+b 00aRRRR
+""")
+    profile = between(PROFILE, {"a": [3, 9], "b": [1, 9]})
+    assert picture(GROUP, FLEET, profile) == drawn("""
+a ..00aRRRR
+b 00a..RRRR
+""")
+    assert ticks.ticks(forecast(GROUP, FLEET, profile).period_s) == 1 + 9
+
+
+def test_a_collector_steps_before_it_hands_out() -> None:
+    """Only s steps, everything that is trained anywhere: a's u0 and b's u1, 2 + 3 ticks; a and b begin with what it
+    hands out, one after the other."""
+    units = [ticks.unit("u0", trained=1), ticks.unit("u1", trained=2)]
+    lanes = {name: [segment("u0 u1", name, trains=unit)] for name, unit in (("a", "u0"), ("b", "u1"))}
+    plan = replace(ticks.plan(lanes), collector="s")
+    fleet = ticks.fleet("a b s")
+    plain = ticks.profile(units, {name: ([1, 1], [1, 1]) for name in "abs"})
+    known = between(plain, {"a": [50, 50], "b": [50, 50], "s": [2, 3]})
+    assert picture(plan, fleet, known) == picture(plan, fleet, plain)
+    without, said = forecast(plan, fleet, plain), forecast(plan, fleet, known)
+    assert without.period_s == 0 and ticks.ticks(said.period_s) == 5 + ticks.ticks(without.round_s)
+
+
+def test_two_that_send_to_each_other_share_their_links_with_acknowledgements() -> None:
+    """A ring of two sends both ways at once: 66 bytes of acknowledgement for 3028 bytes; a ring of three does not."""
+    units = [ticks.unit("u0", trained=4_000_000)]
+    for names, share in (("a b", 66 / 3028), ("a b c", 0.0)):
+        plan, fleet = ticks.plan({"main": [segment("u0", names)]}), ticks.fleet(names)
+        plain = ticks.profile(units, {name: ([2], [1]) for name in names.split()})
+        ring_s = forecast(plan, fleet, plain).round_s - 3 * TICK_S
+        known = between(plain, dict.fromkeys(names.split(), [1]))
+        assert forecast(plan, fleet, known).round_s - 3 * TICK_S == pytest.approx(ring_s * (1 + share), abs=2 * TICK_S)
+
+
+def test_messages_wait_for_a_processor_at_both_ends() -> None:
+    """A message between a, where threads wait 2 ticks, and b, where they wait 1, arrives 3 ticks later: 6 for a chain's
+    two messages and for the two steps of a ring. Planners see the same links as the forecast. A commit is two such
+    messages, at the device that waits longest."""
+    waits = {"a": 2 * TICK_S, "b": TICK_S}
+    waiting = replace(
+        PROFILE, times=tuple(replace(times, message_wait_s=waits[times.device]) for times in PROFILE.times)
+    )
+    for plan in (CHAIN, GROUP):
+        later_s = forecast(plan, FLEET, waiting).round_s - forecast(plan, FLEET, PROFILE).round_s
+        assert ticks.ticks(later_s) == 6
+    clock = Clock(FLEET, waiting)
+    assert ticks.ticks(clock.busy_fleet.link("a", "b").latency_s) == 3
+    assert clock.fleet is FLEET and Clock(FLEET, PROFILE).busy_fleet is FLEET
+    known = between(waiting, {"a": [3, 9], "b": [9, 1]})
+    assert ticks.ticks(forecast(CHAIN, FLEET, known).period_s) == 3 + (8 + 6) + 2 * 2
+
+
+def test_an_interval_holds_the_round_with_its_optimizer_steps() -> None:
+    """The interval's ends are simulated with the same steps between rounds as the round itself."""
+    fleet = replace(FLEET, links=tuple(replace(link, fit_error=0.5) for link in FLEET.links))
+    said = forecast(GROUP, fleet, between(PROFILE, {"a": [300, 9], "b": [1, 9]}))
+    assert said.interval is not None and said.interval.low_s < said.round_s < said.interval.high_s
+
+
+def test_simulated_devices_have_nothing_between_rounds() -> None:
+    """Profiles and forecasts of before are read and written as before."""
+    said = forecast(CHAIN, FLEET, PROFILE)
+    assert said.period_s == 0 and said.mean_period_s == said.mean_round_s
+    assert "period_s" not in json_io.dump(said)
+    assert not {"update_s", "message_wait_s"} & json_io.dump(PROFILE)["times"][0].keys()
+    known = between(PROFILE, {"a": [3, 9], "b": [9, 1]})
+    assert json_io.parse(Profile, json_io.text(known), "profile") == known
+    found = forecast(CHAIN, FLEET, known)
+    assert json_io.parse(Forecast, json_io.text(found), "forecast") == found
+    with pytest.raises(Refused, match="update_s needs one number for each of 2 units"):
+        replace(PROFILE.times[0], update_s=(1.0,))
+
+
+def test_a_deadlock_is_named_by_its_action_and_not_by_the_step_before() -> None:
+    """The optimizer step is no action of a device's order."""
+    order = (DeviceOrder(device="a", actions=("main/0B0", "main/0F0")),)
+    plan = replace(CHAIN, order=order)
+    for profile in (PROFILE, between(PROFILE, {"a": [3, 9]})):
+        with pytest.raises(Refused, match="a waits for ever at action 1 of its order"):
+            forecast(plan, FLEET, profile)

@@ -1,0 +1,20 @@
+"""Signals, and the order of test files: those with most slow tests first, lest one worker be left alone with one."""
+
+import signal
+from collections import Counter
+
+import pytest
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C even if started in a shell's background, where it is ignored: children inherit that, and some tests
+    send it to them."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort by file; the order within a file stays, and so do its fixtures."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])

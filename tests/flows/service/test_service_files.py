@@ -1,0 +1,210 @@
+"""Files of a service that a crash, a lost power or a reboot leaves."""
+
+import asyncio
+import datetime
+import importlib
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect.server.concurrency.lease_storage import ConcurrencyLimitLeaseMetadata
+from prefect.types._concurrency import ConcurrencyLeaseHolder
+from prefect.workers.process import ProcessWorker
+
+from fleetune.errors import TryAgain
+from fleetune.linux import process_identity
+from fleetune.store.lock import is_held
+from flows.service import control
+from flows.service.environment import SETTINGS
+from flows.service.http_server import TellsWorker
+from flows.service.keeper import Keeper
+from flows.service.worker import Worker
+from flows.service_files import ServiceFiles, ServiceRecord, hold
+
+
+def test_a_process_id_that_was_given_again_is_no_keeper(tmp_path: Path) -> None:
+    """Bug: while a service started after a crash, the record of the dead one was believed: `down` then terminated
+    whatever program had its process id, after a reboot any. A record counts only for the very process that wrote it.
+    """
+    files = ServiceFiles(tmp_path)
+    own = process_identity(os.getpid())
+    record = ServiceRecord(
+        address="http://127.0.0.1:4950",
+        root="runs",
+        keeper=os.getpid(),
+        started="",
+        authenticated=False,
+        version="1",
+        identity=own,
+    )
+    with files.lock():  # the next keeper starts
+        files.write(record)
+        assert files.running() == record
+        before, _, ticks = own.rpartition("/")
+        for other in (f"{before}/{int(ticks) + 1}", f"another-boot/{own.partition('/')[2]}"):
+            files.write(replace(record, identity=other))
+            assert files.running() is None and files.starting()
+            with pytest.raises(TryAgain, match="is starting or ending"):
+                control.down(tmp_path, "runs")  # it would end this test
+
+
+def test_a_password_is_never_empty(tmp_path: Path) -> None:
+    """Bug: a power lost while the password was written left an empty file, and the server then asked for none that
+    somebody else does not know. A new one is made; it stays, and nobody else may read it.
+    """
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir(parents=True)
+    secret = files.folder / "secret"
+    secret.touch()
+    made = files.secret()
+    assert len(made) >= 24 and files.secret() == made and secret.read_text() == made
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600 and [secret] == list(files.folder.iterdir())
+
+
+def test_looking_at_a_lock_does_not_hold_it(tmp_path: Path) -> None:
+    """Bug: of two commands that looked at the same moment whether a service runs, one took the other for it."""
+    path = tmp_path / "lock"
+    path.touch()
+    together, held = threading.Barrier(4), list[bool]()
+
+    def look() -> None:
+        together.wait()
+        held.extend(is_held(path) for _ in range(500))
+
+    lookers = [threading.Thread(target=look) for _ in range(4)]
+    for looker in lookers:
+        looker.start()
+    for looker in lookers:
+        looker.join()
+    assert len(held) == 2000 and not any(held)
+
+
+def test_a_suspended_run_keeps_its_slot(tmp_path: Path) -> None:
+    """Bug: a run that was suspended for more than five minutes, or whose machine slept, lost its lease: another run
+    trained beside it when it woke, and Prefect ended it. Its lease is nobody else's while its process lives, however
+    late it is, and can be renewed; that of a process that is gone is taken back, and so are leases of other things.
+    Leases of a deployment's slot name no holder.
+    """
+    files = ServiceFiles(tmp_path)
+    module = importlib.import_module(SETTINGS["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"])
+    leases = module.ConcurrencyLeaseStorage(files.home / "concurrency_leases")
+    late = datetime.timedelta(hours=-1)
+
+    async def lease(kind: Any = "", named: UUID | None = None) -> UUID:
+        holder = ConcurrencyLeaseHolder(type=kind, id=named) if named else None
+        metadata = ConcurrencyLimitLeaseMetadata(slots=1, holder=holder)
+        made = await leases.create_lease([uuid4()], late, metadata)
+        return UUID(str(made.id))
+
+    async def play() -> None:
+        suspended, dead = uuid4(), uuid4()
+        held, gone = await lease("flow_run", suspended), await lease("flow_run", dead)
+        slot, other = await lease(), await lease("task_run", suspended)
+        with hold(tmp_path, str(suspended)):
+            assert set(await leases.read_expired_lease_ids()) == {gone, other}
+            assert await leases.renew_lease(slot, datetime.timedelta(minutes=5))
+            assert await leases.read_active_lease_ids() == [slot]
+            assert await leases.renew_lease(slot, late)
+        assert set(await leases.read_expired_lease_ids()) == {held, gone, slot, other}
+
+    asyncio.run(play())
+
+
+def test_the_worker_hears_of_a_submission_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that asks every second made whoever submits wait for half of one; it asks no oftener than that, but at
+    once after a request that may submit a run, and never once it ends.
+    """
+    files, asked, now = ServiceFiles(tmp_path), list[float](), [100.0]
+    files.folder.mkdir(parents=True)
+    monkeypatch.setenv("PREFECT_HOME", str(files.home))
+
+    async def asks(worker: Any) -> list[Any]:
+        asked.append(now[0])
+        return []
+
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        await send(scope["path"])
+
+    async def sends(path: Any) -> None:
+        told.append(path)
+
+    monkeypatch.setattr(ProcessWorker, "get_and_submit_flow_runs", asks)
+    monkeypatch.setattr("flows.service.worker.time.monotonic", lambda: now[0])
+    told = list[str]()
+    worker = Worker.__new__(Worker)
+    server = TellsWorker(answers, files.submitted)
+
+    async def submit(method: str, path: str) -> None:
+        await server({"type": "http", "method": method, "path": f"/api/{path}"}, None, sends)
+
+    async def play() -> None:
+        for step in range(48):  # three seconds
+            if step == 24:
+                await submit("GET", "deployments/1/create_flow_run")
+                await submit("POST", "flow_runs/filter")
+            if step == 40:
+                await submit("POST", "deployments/1/create_flow_run")
+            await worker.get_and_submit_flow_runs()
+            now[0] += 0.0625
+        worker.ends, now[0] = True, now[0] + 10
+        await worker.get_and_submit_flow_runs()
+
+    asyncio.run(play())
+    assert asked == [100, 101, 102, 102.5] and len(told) == 3
+
+
+class Hanging:
+    """A job that ends when it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def poll(self) -> int | None:
+        """Its exit code."""
+        return -9 if self.stopped.is_set() else None
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Its exit code, after its end."""
+        self.stopped.wait(timeout_s)
+        return self.poll()
+
+    def lines(self) -> Iterator[str]:
+        """None, until it ends."""
+        self.stopped.wait(30)
+        return iter(())
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        """End it."""
+        self.stopped.set()
+
+    def tail(self, lines: int) -> str:
+        """Its log."""
+        return "all connection attempts failed"
+
+
+def test_a_registration_ends_with_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a server that was killed while deployments were registered stayed away for minutes: the registration waited
+    for it, and the keeper, who would have started it, for the registration. `down` waited likewise.
+    """
+    for ends in ("server", "service"):
+        keeper, server = Keeper(str(tmp_path), 4950, "no", print), Hanging()
+
+        def launch(name: str, *words: str, of: Keeper = keeper) -> Any:
+            of._jobs[name] = Hanging()
+            return of._jobs[name]
+
+        monkeypatch.setattr(keeper, "_launch", launch)
+        keeper._jobs["server"] = server
+        end = server.stop if ends == "server" else keeper.stop
+        later = threading.Timer(0.1, end)
+        later.start()
+        with pytest.raises(TryAgain, match="could not be registered"):
+            keeper._register(worker_lives=True)
+        later.join()
+        assert "registration" not in keeper._jobs

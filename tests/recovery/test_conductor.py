@@ -1,0 +1,336 @@
+"""The conductor's answers to single events, where the order of others does not matter."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleetune.errors import Refused
+from fleetune.recovery import protocol as p
+from fleetune.recovery.conductor import Conductor
+from fleetune.recovery.holdings import (
+    BACKUP,
+    INITIAL,
+    LIVE,
+    PREPARED,
+    SNAPSHOT,
+    Attempt,
+    History,
+    Holding,
+    Need,
+    Version,
+)
+from fleetune.recovery.state import COLLECTING, FINISHING, LOGGING, RUNNING, State
+from fleetune.recovery.transfers import Item
+
+W, X = Item("main", "w"), Item("main", "x")
+ON = {"a": frozenset({W}), "b": frozenset({X})}
+LINKS = {(source, target): 1.0 for source in "abc" for target in "abc" if source != target}
+
+
+def conductor(**settings: Any) -> Conductor:
+    return Conductor(rounds=10, sizes_bytes={W: 5, X: 7}, links=LINKS, **settings)
+
+
+def layout(*devices: str, backups: bool = False) -> p.Layout:
+    """Device a holds w and b holds x; one alone holds both; each backs up the other."""
+    on = ON if len(devices) == 2 else {devices[0]: ON["a"] | ON["b"]}
+    needs = [Need(device=device, items=items) for device, items in on.items()]
+    if backups:
+        needs += [Need(device="b", items=ON["a"], form=BACKUP), Need(device="a", items=ON["b"], form=BACKUP)]
+    return p.Layout(revision=0, devices=devices, needs=tuple(needs), savers=devices)
+
+
+def running(rules: Conductor, made: p.Layout | None = None, rounds: int = 4, spare: str = "") -> State:
+    """The state of a training that runs round `rounds` on a and b."""
+    attempt, history = Attempt(1, 1), History()
+    for round in range(rounds):
+        history = history.committed(round, attempt)
+    state, _ = rules.start(1, ("a", "b", *spare), history, ())
+    return replace(state, phase=RUNNING, layout=made or layout("a", "b"), replan=False, joined=frozenset())
+
+
+def tell(rules: Conductor, state: State, *events: p.Event) -> tuple[State, list[p.Command]]:
+    """The state after events, and all commands."""
+    told: list[p.Command] = []
+    for event in events:
+        state, commands = rules.step(state, event)
+        told += commands
+    return state, told
+
+
+def prepared(state: State, *devices: str) -> list[p.Event]:
+    return [p.Prepared(device=device, attempt=state.attempt, round=state.history.rounds) for device in devices]
+
+
+def live(state: State, device: str, version: Version, form: str = LIVE) -> Holding:
+    return Holding(device=device, version=version, form=form, items=ON[device])
+
+
+def reported(state: State, device: str, *holdings: Holding) -> p.Held:
+    return p.Held(device=device, attempt=state.attempt, holdings=holdings)
+
+
+def test_a_round_is_sent_once_all_have_prepared_it_and_it_is_on_disk() -> None:
+    """The last of two devices leads to the log, and the log to the commit; a device that says it twice does not."""
+    rules = conductor()
+    state, told = tell(rules, before := running(rules), *prepared(before, "a"), *prepared(before, "a"))
+    assert told == []
+    state, told = tell(rules, state, *prepared(before, "b"))
+    assert told == [p.LogCommit(attempt=state.attempt, round=4)] and state.phase == LOGGING
+    state, told = tell(rules, state, p.CommitLogged(attempt=state.attempt, round=4))
+    commit = p.SendCommit(
+        attempt=state.attempt, round=4, devices=("a", "b"), starts_next=True, checkpoint=False, backup=False
+    )
+    assert told == [commit] and state.phase == RUNNING and state.history.rounds == 5
+
+
+def test_what_is_of_another_attempt_round_or_device_is_dropped() -> None:
+    """Messages of an older attempt, a round that is over, and devices that are none change nothing."""
+    rules = conductor()
+    state = running(rules)
+    old = Attempt(1, 0)
+    events = [
+        p.Prepared(device="a", attempt=old, round=4),
+        p.Prepared(device="a", attempt=state.attempt, round=3),
+        p.Held(device="a", attempt=old, holdings=()),
+        p.Revised(attempt=old, layout=layout("a")),
+        p.NoPlan(attempt=old, reason="old"),
+        p.Moved(device="a", attempt=old),
+        p.Gap(attempt=old, source="a", target="b", reason="old"),
+        p.Ended(device="z", reason="never was here"),
+        p.Saved(device="a", version=INITIAL),
+        p.BackedUp(device="a", version=INITIAL),
+        p.Heard(device="z"),
+        p.Silent(device="z"),
+        p.Slow(device="z", reason="is slow"),
+    ]
+    assert tell(rules, state, *events) == (state, [])
+
+
+def test_a_lost_device_leads_through_a_backup_to_a_new_plan() -> None:
+    """Device b dies in round 5, backed up after 3 rounds: a goes back to its snapshot, the log as well, and then on."""
+    rules = conductor(backup_every_rounds=2)
+    state = running(rules, layout("a", "b", backups=True), rounds=5)
+    state, told = tell(rules, state, p.Ended(device="b", reason="killed"))
+    assert told == [p.Dismiss(device="b"), p.Abort(attempt=Attempt(1, 2), devices=("a",))]
+    three = state.history.rewound(3).version
+    held = [
+        live(state, "a", state.history.version),
+        live(state, "a", three, SNAPSHOT),
+        Holding(device="a", version=three, form=BACKUP, items=ON["b"]),
+    ]
+    state, told = tell(rules, state, reported(state, "a", *held))
+    assert told == [p.Revise(attempt=state.attempt, devices=("a",), lost=("b",), joined=(), slow=(), cut=())]
+    state, told = tell(rules, state, p.Revised(attempt=state.attempt, layout=layout("a")))
+    report, move = told
+    assert isinstance(report, p.Report) and "main/x" in report.sentence
+    assert isinstance(move, p.Move) and move.restoration.version == three and not move.restoration.transfers
+    state, told = tell(rules, state, p.Moved(device="a", attempt=state.attempt))
+    assert told == [p.RewindLog(rounds=3)]
+    state, told = tell(rules, state, p.LogRewound(rounds=3))
+    assert told == [
+        p.DropOld(attempt=state.attempt, version=three, devices=("a",)),
+        p.StartRound(attempt=state.attempt, round=3, devices=("a",)),
+    ]
+
+
+def test_a_gap_is_run_again_under_the_same_plan() -> None:
+    """All live and nothing of the version is lost: no plan is asked for, nothing moves, and the round starts again."""
+    rules = conductor()
+    state = running(rules)
+    gap = p.Gap(attempt=state.attempt, source="a", target="b", reason="a message was lost")
+    state, told = tell(rules, state, gap)
+    assert [type(each) for each in told] == [p.Report, p.Abort]
+    held = [reported(state, device, live(state, device, state.history.version)) for device in "ab"]
+    state, told = tell(rules, state, *held, *[p.Moved(device=device, attempt=state.attempt) for device in "ab"])
+    assert [type(each) for each in told] == [p.Move, p.DropOld, p.StartRound]
+    assert isinstance(told[0], p.Move) and told[0].restoration.transfers == ()
+
+
+def again(rules: Conductor, state: State, source: str, target: str) -> tuple[State, list[p.Command]]:
+    """Lose a message on a link, and again, until the conductor does something else than run the round again; only the
+    first loss is reported.
+    """
+    told: list[p.Command] = []
+    for number in range(rules.most_gaps):
+        gap = p.Gap(attempt=state.attempt, source=source, target=target, reason="a message was lost")
+        state, told = tell(rules, state, gap)
+        assert (p.Report(sentence="a message was lost") in told) == (number == 0)
+    return state, told
+
+
+def test_a_link_that_always_loses_is_given_up_and_then_the_device_behind_it() -> None:
+    """Three losses on a link and no commit: the plan is to do without it. If it cannot, one more costs the receiver."""
+    rules = conductor()
+    state, _ = again(rules, running(rules), "a", "b")
+    assert state.cut == {("a", "b")} and state.members == {"a", "b"}
+    held = [reported(state, device, live(state, device, state.history.version)) for device in "ab"]
+    state, told = tell(rules, state, *held)
+    assert isinstance(told[-1], p.Revise) and told[-1].cut == (("a", "b"),)
+    state, told = tell(rules, state, p.NoPlan(attempt=state.attempt, reason="no other way"))
+    assert [type(each) for each in told] == [p.Report, p.Move] and state.layout == layout("a", "b")
+    state, told = tell(rules, state, p.Gap(attempt=state.attempt, source="a", target="b", reason="lost"))
+    assert told[0] == p.Dismiss(device="b") and state.members == {"a"}
+
+
+def test_a_device_that_does_not_reach_the_coordinator_is_left_out() -> None:
+    """A link to the coordinator cannot be planned around: after three losses its device counts as lost."""
+    rules = conductor()
+    state, told = again(rules, running(rules), "coordinator", "a")
+    assert told[0] == p.Dismiss(device="a") and state.members == {"b"}
+
+
+def test_a_commit_forgives_the_gaps_before_it() -> None:
+    """Only losses without any progress between them count."""
+    rules = conductor()
+    state = replace(running(rules), gaps=(("a", "b"),) * 2)
+    state, _ = tell(rules, state, *prepared(state, "a", "b"), p.CommitLogged(attempt=state.attempt, round=4))
+    state, _ = tell(rules, state, p.Gap(attempt=state.attempt, source="a", target="b", reason="lost"))
+    assert state.cut == frozenset() and state.members == {"a", "b"}
+
+
+def test_a_straggler_is_reported_and_replanned_around_only_if_that_is_wanted() -> None:
+    """By default a slow device is a sentence in the log; else a plan is asked for at the border of the round."""
+    rules = conductor()
+    state, told = tell(rules, running(rules), p.Slow(device="b", reason="takes twice its time"))
+    assert told == [p.Report(sentence="device b takes twice its time")]
+    done = [*prepared(state, "a", "b"), p.CommitLogged(attempt=state.attempt, round=4)]
+    assert tell(rules, state, *done)[0].phase == RUNNING
+    rules = conductor(replans_stragglers=True)
+    state, _ = tell(rules, running(rules), p.Slow(device="b", reason="takes twice its time"))
+    assert state.phase == RUNNING
+    state, told = tell(rules, state, *done)
+    assert state.phase == COLLECTING and [type(each) for each in told] == [p.LogCommit, p.SendCommit, p.Abort]
+    held = [reported(state, device, live(state, device, state.history.version)) for device in "ab"]
+    revise = tell(rules, state, *held)[1][-1]
+    assert isinstance(revise, p.Revise) and revise.slow == ("b",)
+
+
+def test_a_device_joins_at_the_border_of_a_round_and_is_told_of_nothing_before() -> None:
+    """The running round ends undisturbed; then all are asked what they hold, the newcomer too."""
+    rules = conductor()
+    state, told = tell(rules, running(rules), p.Joined(device="c"))
+    assert told == [] and state.phase == RUNNING and "c" not in state.members
+    done = [*prepared(state, "a", "b"), p.CommitLogged(attempt=state.attempt, round=4)]
+    state, told = tell(rules, state, *done)
+    assert isinstance(told[1], p.SendCommit) and not told[1].starts_next
+    assert told[2] == p.Abort(attempt=Attempt(1, 2), devices=("a", "b", "c"))
+
+
+def test_a_device_joins_at_once_where_that_costs_less_than_waiting() -> None:
+    """Where it is wanted at once, the running round is run again with it; where a plan is being looked for, no round
+    runs, and the plan that is found for the others only comes too late."""
+    rules = conductor()
+    state, told = tell(rules, running(rules), p.Joined(device="c", at_once=True))
+    assert told == [p.Abort(attempt=Attempt(1, 2), devices=("a", "b", "c"))]
+    state, told = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
+    state, (revise,) = tell(rules, state, reported(state, "a", live(state, "a", state.history.version)))
+    assert isinstance(revise, p.Revise) and revise.devices == ("a",)
+    late = p.Revised(attempt=state.attempt, layout=layout("a"))
+    state, told = tell(rules, state, p.Joined(device="b"), late)
+    assert told == [p.Abort(attempt=Attempt(1, 3), devices=("a", "b"))]
+
+
+def test_a_silent_device_is_probed_once_and_the_round_goes_on() -> None:
+    """Silence alone interrupts nothing; being heard ends the suspicion, so that a later silence is probed again."""
+    rules = conductor()
+    silent = p.Silent(device="a")
+    state, told = tell(rules, running(rules), silent, silent, p.Heard(device="a"), silent)
+    assert told == [p.Probe(device="a")] * 2 and state.phase == RUNNING
+
+
+def test_a_device_that_the_plan_does_not_use_leaves_without_a_stop() -> None:
+    """The end of a spare device does not cost the round that runs."""
+    rules = conductor()
+    state, told = tell(rules, running(rules, spare="c"), p.Ended(device="c", reason="killed"))
+    assert told == [p.Dismiss(device="c")] and state.phase == RUNNING
+
+
+def test_a_logged_round_is_rolled_forward_by_those_that_only_prepared_it() -> None:
+    """A device dies while the commit is being written: the decision waits for the disk, and then takes the round in."""
+    rules = conductor()
+    state, _ = tell(rules, before := running(rules), *prepared(before, "a", "b"))
+    state, _ = tell(rules, state, p.Gap(attempt=state.attempt, source="a", target="b", reason="lost"))
+    reached = before.history.committed(4, before.attempt).version
+    held = [reported(state, d, live(state, d, before.history.version), live(state, d, reached, PREPARED)) for d in "ab"]
+    state, told = tell(rules, state, *held)
+    assert told == []
+    state, told = tell(rules, state, p.CommitLogged(attempt=before.attempt, round=4))
+    (move,) = told
+    assert isinstance(move, p.Move)
+    assert (move.restoration.version, move.restoration.rolls_forward) == (reached, ("a", "b"))
+
+
+def test_backups_are_taken_every_so_many_rounds_and_old_ones_freed_once_all_are_there() -> None:
+    """With a backup every two rounds: none after the first, one after the second, and release after both devices."""
+    rules = conductor(backup_every_rounds=2)
+    state = replace(running(rules, layout("a", "b", backups=True)))
+    state = replace(state, backup=state.history.version)
+    backups = []
+    for round in (4, 5):
+        done = [*prepared(state, "a", "b"), p.CommitLogged(attempt=state.attempt, round=round)]
+        state, told = tell(rules, state, *done)
+        backups += [each.backup for each in told if isinstance(each, p.SendCommit)]
+    assert backups == [False, True]
+    version = state.history.version
+    state, told = tell(rules, state, p.BackedUp(device="a", version=version))
+    assert told == []
+    state, told = tell(rules, state, p.BackedUp(device="b", version=version))
+    assert told == [p.ReleaseBackups(version=version, devices=("a", "b"))] and state.backup == version
+
+
+@pytest.mark.parametrize(
+    ("event", "exit_code"),
+    [
+        (p.LogFailed(reason="/work is full"), 75),
+        (p.Failed(reason="the loss is nan", exit_code=64), 64),
+    ],
+)
+def test_what_nobody_can_make_good_ends_the_run(event: p.Event, exit_code: int) -> None:
+    """The reason and its exit code reach the user, and events after the end are dropped."""
+    rules = conductor()
+    state, told = tell(rules, running(rules), event, p.Ended(device="a", reason="killed"))
+    assert told == [p.End(reason=event.reason, exit_code=exit_code)]  # type: ignore[attr-defined]
+
+
+def test_a_stop_saves_the_newest_version_and_a_failed_checkpoint_ends_it_too() -> None:
+    """A stop asks for a checkpoint of the last committed round; a disk that does not take it ends the run too."""
+    rules = conductor()
+    state, told = tell(rules, running(rules), p.StopAsked())
+    version = state.history.version
+    assert told == [p.Save(version=version, devices=("a", "b"))] and state.phase == FINISHING
+    state, told = tell(rules, state, *[p.Saved(device=device, version=version) for device in "ab"])
+    assert told == [p.CompleteCheckpoint(version=version, devices=("a", "b"))]
+    _, complete = tell(rules, state, p.CheckpointComplete(version=version))
+    assert [(type(each), each.exit_code) for each in complete if isinstance(each, p.End)] == [(p.End, 75)]
+    _, failed = tell(rules, state, p.CheckpointFailed(version=version, reason="the disk is full"))
+    assert p.End(reason="the disk is full") in failed
+
+
+def test_a_failed_checkpoint_is_reported_and_training_goes_on() -> None:
+    """While rounds run, a checkpoint that was not possible costs nothing but itself."""
+    rules = conductor()
+    state = running(rules)
+    state = replace(state, completing=frozenset({state.history.version}))
+    failed = p.CheckpointFailed(version=state.history.version, reason="a device was lost")
+    state, told = tell(rules, state, failed)
+    assert told == [p.Report(sentence="a device was lost")] and not state.completing and state.phase == RUNNING
+
+
+def test_no_memory_for_the_model_is_infeasible() -> None:
+    """Where the devices that are left cannot hold the model, the planner's reason ends the run with 65."""
+    rules = conductor()
+    state, _ = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
+    state, _ = tell(rules, state, reported(state, "a"))
+    _, told = tell(rules, state, p.NoPlan(attempt=state.attempt, reason="a lacks 5 bytes"))
+    assert told == [p.End(reason="a lacks 5 bytes", exit_code=65)]
+
+
+def test_a_plan_for_a_device_that_is_gone_is_refused() -> None:
+    """A planner that names another device than it was given is wrong, and is told so."""
+    rules = conductor()
+    state, _ = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
+    state, _ = tell(rules, state, reported(state, "a"))
+    with pytest.raises(Refused, match="the plan names b"):
+        tell(rules, state, p.Revised(attempt=state.attempt, layout=layout("a", "b")))

@@ -1,0 +1,353 @@
+"""The table of falls: whatever befalls devices, and wherever in a round, a training ends as one that nothing befell.
+
+Faults happen at named points of the protocol (`fleetune.training.faults`). After each, every sample of the epoch was
+used once, losses and weights are those of a run without the fault, and no process is left.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from fleetune.contracts import json_io
+from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.plan import Backup, Plan
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.data.prepared_data import PreparedData, batch_indices
+from fleetune.errors import TryAgain
+from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.monitoring import follow
+from fleetune.monitoring.event_summary import EventSummary
+from fleetune.planning.revision import Reviser
+from fleetune.planning.strategy import Problem
+from fleetune.training import liveness
+from fleetune.training.checkpoints import checkpoint_folder, newest_complete
+from fleetune.training.commit_log import CommitLog, read_commits
+from fleetune.training.faults import (
+    ALL_REDUCE,
+    BACKUP,
+    BACKWARD,
+    CHECKPOINT,
+    COMMIT,
+    CUT,
+    FORWARD,
+    FREEZE,
+    KILL,
+    MEMORY,
+    MOVE,
+    PREPARED,
+    SEVER,
+    Fault,
+    FaultyLauncher,
+    happened,
+)
+from flows.chaos import training as chaos_training
+from flows.chaos.rehearsal import named
+from flows.chaos.schedule import CoordinatorEnd, Schedule
+from flows.chaos.training import SCHEDULE
+from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.training.test_stop import stage_task
+
+ROUNDS = 5
+TRAINING = TrainingRequest(
+    rounds=ROUNDS,
+    batch_samples=24,
+    micro_batch_samples=8,
+    learning_rate=1e-3,
+    schedule="cosine",
+    checkpoint_every_rounds=2,
+)
+TOLERANCE = 1e-5
+"""Relative distance of losses and tensors that other orders of addition may lead to."""
+FROZEN_S = 0.3
+PATIENCE_S = 120.0
+
+
+class Trained(NamedTuple):
+    """The result of a training."""
+
+    metrics: TrainingMetrics
+    state: dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A small BERT with dropout."""
+    folder = tmp_path_factory.mktemp("bert")
+    return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], folder), folder)
+
+
+@pytest.fixture(scope="module")
+def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A training by the table's plan that nothing befalls."""
+    folder = tmp_path_factory.mktemp("whole")
+    return Trained(run_plan(ready, table_plan(ready), TRAINING, folder), final_state(folder))
+
+
+def table_plan(ready: Prepared) -> Plan:
+    """A group of two and one device behind it."""
+    return plan(ready.units, [3], [[3, 5], [8]])
+
+
+def backed_up(made: Plan) -> Plan:
+    """The plan, with what d2 alone holds on d0, and the group's on d2."""
+    backups = (Backup(lane="main", segment=0, holder="d2"), Backup(lane="main", segment=1, holder="d0"))
+    return replace(made, backup_every_rounds=1, backups=backups)
+
+
+class Recording:
+    """A launcher that records its jobs."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def start(self, command: Command) -> Job:
+        """Start a command."""
+        self.jobs.append(ProcessLauncher().start(command))
+        return self.jobs[-1]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A training that met its faults."""
+
+    trained: Trained
+    events: EventSummary
+    jobs: Sequence[Job]
+
+
+def meet(
+    ready: Prepared, made: Plan, folder: Path, *faults: Fault, launcher: Recording | None = None, **changes: Any
+) -> Meeting:
+    """Train while these faults happen, each at its point."""
+    recording = launcher or Recording()
+    task = training_task(ready, made, TRAINING, folder)
+    reviser = Reviser(problem=Problem.of(task.plan, task.fleet, task.profile, ready.seed))
+    faulty = FaultyLauncher(recording, faults, folder / "marks")
+    metrics = run_plan(ready, made, TRAINING, folder, launcher=faulty, revise=reviser, **changes)
+    for fault in faults:
+        mark = happened(folder / "marks", fault.number)
+        assert mark is not None and (mark.point, mark.round) == (fault.point, fault.round), (fault, mark)
+    events = follow(folder / "output" / "metrics" / "events.jsonl", lambda *_: None, alive=lambda: False)
+    return Meeting(Trained(metrics, final_state(folder)), events, recording.jobs)
+
+
+def assert_nothing_lost(ready: Prepared, folder: Path, found: Trained, whole: Trained, bitwise: bool = False) -> None:
+    """Every sample of the epoch is used once, and losses and weights are those of the whole training."""
+    rounds = [each.round for each in read_commits(folder / "work" / "commits.jsonl")]
+    assert rounds == [each.round for each in found.metrics.rounds] == list(range(ROUNDS)), rounds
+    samples = PreparedData(ready.folders.data).size("train")
+    used = np.bincount(
+        np.concatenate([batch_indices(samples, TRAINING.batch_samples, ready.seed, round) for round in rounds]),
+        minlength=samples,
+    )
+    assert used.max() - used.min() <= 1, "no sample is used again before all were"
+    losses = [(ours.loss, other.loss) for ours, other in zip(found.metrics.rounds, whole.metrics.rounds, strict=True)]
+    assert all(abs(ours - other) <= (0 if bitwise else TOLERANCE * abs(other)) for ours, other in losses), losses
+    assert found.state.keys() == whole.state.keys()
+    for name, tensor in whole.state.items():
+        distance = float((tensor.double() - found.state[name].double()).norm())
+        limit = 0.0 if bitwise else TOLERANCE * max(1.0, float(tensor.double().norm()))
+        assert distance <= limit, (name, distance)
+
+
+def fault(device: str, kind: str, point: str, round: int = 2, number: int = 0, **more: Any) -> Fault:
+    """Return a fault in the middle of the training."""
+    return Fault(number=number, device=device, kind=kind, point=point, round=round, **more)
+
+
+def told(found: EventSummary) -> list[str]:
+    """Return how the training went on, without times."""
+    return [each.split(" s: ", 1)[1] for each in found.recoveries]
+
+
+LOSSES: dict[str, tuple[bool, tuple[Fault, ...], str]] = {
+    "killed in a forward": (False, (fault("d0", KILL, FORWARD),), "from round 2 on d1, d2: "),
+    "killed in a backward": (False, (fault("d1", KILL, BACKWARD),), "from round 2 on d0, d2: "),
+    "killed in the all-reduce": (False, (fault("d1", KILL, ALL_REDUCE),), "from round 2 on d0, d2: "),
+    "killed when prepared": (True, (fault("d2", KILL, PREPARED),), " on d0, d1: "),
+    "killed before it applies a commit": (False, (fault("d0", KILL, COMMIT),), "from round 3 on d1, d2: "),
+    "the only holder, before it applies a commit": (True, (fault("d2", KILL, COMMIT),), "from round 2 on d0, d1: "),
+    "killed between two backups": (True, (fault("d2", KILL, BACKUP),), "from round 2 on d0, d1: "),
+    "killed in a checkpoint": (True, (fault("d2", KILL, CHECKPOINT, round=3),), " on d0, d1: "),
+    "out of memory in a backward": (False, (fault("d1", MEMORY, BACKWARD),), "from round 2 on d0, d2: "),
+    "out of memory in the last checkpoint": (True, (fault("d2", MEMORY, CHECKPOINT, ROUNDS - 1),), " on d0, d1: "),
+    "two at once": (
+        True,
+        (fault("d0", KILL, BACKWARD), fault("d1", KILL, BACKWARD, number=1)),
+        " on d2: ",
+    ),
+    "the only holder, and the holder of its backup": (
+        True,
+        (fault("d2", KILL, PREPARED), fault("d0", KILL, ALL_REDUCE, number=1)),
+        "d1: the checkpoint is read",
+    ),
+    "a second one in the recovery": (
+        True,
+        (fault("d0", KILL, FORWARD), fault("d1", KILL, MOVE, number=1)),
+        " on d2: ",
+    ),
+}
+"""Name -> whether the plan has backups, the faults, and how the training goes on."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backups", "faults", "goes_on"), LOSSES.values(), ids=LOSSES)
+def test_a_device_is_lost(
+    backups: bool, faults: tuple[Fault, ...], goes_on: str, ready: Prepared, whole: Trained, tmp_path: Path
+) -> None:
+    """The others go on from the newest version that is whole, and the device is named."""
+    made = backed_up(table_plan(ready)) if backups else table_plan(ready)
+    found = meet(ready, made, tmp_path, *faults)
+    assert all(job.poll() is not None for job in found.jobs), "no process is left"
+    lost = {each.split()[1] for each in found.events.failures}
+    assert lost == {each.device for each in faults}, found.events.failures
+    assert any(goes_on in each for each in told(found.events)), told(found.events)
+    assert_nothing_lost(ready, tmp_path, found.trained, whole)
+
+
+HARMLESS: dict[str, tuple[Fault, int]] = {
+    "frozen for a while": (fault("d1", FREEZE, FORWARD, frozen_s=FROZEN_S), 0),
+    "a value is lost": (fault("d0", CUT, FORWARD), 1),
+    "a gradient is lost": (fault("d2", CUT, BACKWARD), 1),
+    "a part of the all-reduce is lost": (fault("d1", CUT, ALL_REDUCE), 1),
+}
+"""Name -> the fault, and how often the round is run again."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("met", "again"), HARMLESS.values(), ids=HARMLESS)
+def test_no_device_is_lost(met: Fault, again: int, ready: Prepared, whole: Trained, tmp_path: Path) -> None:
+    """A round whose messages are lost is run again by the same plan, to the same bits."""
+    found = meet(ready, table_plan(ready), tmp_path, met)
+    assert all(job.poll() is not None for job in found.jobs), "no process is left"
+    assert found.events.failures == ()
+    assert len([each for each in told(found.events) if each.startswith("goes on")]) == again, told(found.events)
+    assert_nothing_lost(ready, tmp_path, found.trained, whole, bitwise=True)
+
+
+@pytest.mark.slow
+def test_a_link_that_does_not_come_back_costs_the_device_behind_it(
+    ready: Prepared, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the training ended, though both devices lived and the others could go on without one of them."""
+    monkeypatch.setattr(liveness, "DOWN_S", 2.0)
+    found = meet(ready, table_plan(ready), tmp_path, fault("d0", SEVER, FORWARD))
+    assert all(job.poll() is not None for job in found.jobs), "no process is left"
+    assert [each.split()[1] for each in found.events.failures] == ["d2"], (found.events.failures, told(found.events))
+    assert "from round 2 on d0, d1: the checkpoint is read" in told(found.events)[-1], told(found.events)
+    assert len([each for each in told(found.events) if each.startswith("link ")]) == 1, told(found.events)
+    assert_nothing_lost(ready, tmp_path, found.trained, whole)
+
+
+class Far:
+    """A job on a machine that cannot be reached: nothing ends it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def stop(self, grace_s: float = 2.0) -> int:
+        """Do nothing."""
+        return 0
+
+
+class FarLauncher(Recording):
+    """Starts jobs that nothing ends."""
+
+    def start(self, command: Command) -> Job:
+        """Start a command."""
+        job: Any = Far(super().start(command))
+        self.jobs[-1] = job
+        return job
+
+
+@pytest.mark.slow
+def test_a_device_that_comes_out_of_a_long_freeze_changes_nothing(
+    ready: Prepared, whole: Trained, tmp_path: Path
+) -> None:
+    """It is lost after its silence. When it goes on in the midst of the others' next rounds, with messages of the round
+    in which it froze, nobody takes them.
+    """
+    launcher, frozen = FarLauncher(), fault("d1", FREEZE, BACKWARD)
+    thawed: list[int] = []
+
+    def thaw(sentence: str) -> None:
+        mark = happened(tmp_path / "marks", frozen.number)
+        if sentence.startswith("goes on") and mark is not None:
+            thawed.append(mark.pid)
+            os.kill(mark.pid, signal.SIGCONT)
+
+    try:
+        found = meet(ready, table_plan(ready), tmp_path, frozen, launcher=launcher, note=thaw)
+        assert [each.split()[1] for each in found.events.failures] == ["d1"]
+        assert thawed and launcher.jobs[1].poll() != -signal.SIGKILL, "it went on, until it ended by itself"
+        assert_nothing_lost(ready, tmp_path, found.trained, whole)
+    finally:
+        for job in launcher.jobs:
+            job._job.stop(0.0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_the_coordinator_is_killed_between_logging_and_sending_a_commit(
+    ready: Prepared, whole: Trained, tmp_path: Path
+) -> None:
+    """Its devices end with it. The round that no device has applied is run again from the checkpoint, to the same bits,
+    though it is in the log.
+    """
+    made, work = table_plan(ready), tmp_path / "work"
+    task = stage_task(ready, made, tmp_path, TRAINING)
+    json_io.write(Schedule(coordinator=(CoordinatorEnd(number=0, round=3),)), work / SCHEDULE)
+    command = [sys.executable, "-m", chaos_training.__name__, "--task", str(task)]
+    killed = subprocess.run(command, stdout=subprocess.DEVNULL, timeout=PATIENCE_S, check=False)
+    assert killed.returncode == -signal.SIGKILL and len(read_commits(work / "commits.jsonl")) == 4
+    until_s = time.monotonic() + PATIENCE_S
+    while left := [each for each in psutil.process_iter() if named(each, str(tmp_path))]:
+        assert time.monotonic() < until_s, f"still there: {left}"
+        time.sleep(0.05)
+    metrics = run_plan(ready, made, TRAINING, tmp_path)
+    assert metrics.resumed_from_round == 2
+    assert_nothing_lost(ready, tmp_path, Trained(metrics, final_state(tmp_path)), whole, bitwise=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_the_commit_log(
+    ready: Prepared, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that takes half a line of the commit log ends the training with 75 and its folder; that round was not
+    committed. Once there is room, the training goes on to the same bits.
+    """
+    commit: Callable[..., None] = CommitLog.commit
+
+    def full(log: CommitLog, metrics: Any) -> None:
+        if metrics.round < 3:
+            return commit(log, metrics)
+        log._file.write('{"round": 3, "lo')
+        log._file.flush()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk, pytest.raises(TryAgain, match="its disk is full .No space left") as caught:
+        disk.setattr(CommitLog, "commit", full)
+        run_plan(ready, table_plan(ready), TRAINING, tmp_path)
+    work = tmp_path / "work"
+    assert str(work) in str(caught.value) and caught.value.exit_code == 75
+    assert len(read_commits(work / "commits.jsonl")) == 3
+    said: list[str] = []
+    found = newest_complete(work, said.append)
+    assert found is not None and found.folder == checkpoint_folder(work, 2) and not said
+    metrics = run_plan(ready, table_plan(ready), TRAINING, tmp_path)
+    assert metrics.resumed_from_round == 2
+    assert_nothing_lost(ready, tmp_path, Trained(metrics, final_state(tmp_path)), whole, bitwise=True)

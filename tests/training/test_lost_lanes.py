@@ -1,0 +1,195 @@
+"""Trainings of several lanes that lose a device go on: without its samples if it owned some, else to equal weights."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from fleetune.clock import Clock
+from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.plan import DeviceOrder, Lane, Plan, PlanResult, Share
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.monitoring.stragglers import ROUNDS as OBSERVED
+from fleetune.planning.revision import Reviser, around
+from fleetune.planning.strategy import Problem
+from fleetune.training.measurements import busy_s
+from tests.training.control_comparison import FP64, difference, whole_model
+from tests.training.dying_worker import DyingLauncher
+from tests.training.lane_training import LaneModel, lane_models, optimizer_of, train_federated
+from tests.training.runs import Prepared, final_state, run_plan, training_task
+from tests.training.test_lanes import by_blocks, ready_for, sized, split
+from tests.training.test_local_data import own_data
+from tests.training.test_lost_devices import assert_same_end
+from tests.training.test_recovery import Recording, killing
+from tests.training.unsplit_training import Control
+
+ROUNDS = 6
+TRAINING = TrainingRequest(
+    rounds=ROUNDS, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=3
+)
+GREEDY = {"method": "balanced-greedy"}
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A small BERT with dropout, in double precision."""
+    return ready_for(tmp_path_factory.mktemp("bert"), precision="float64")
+
+
+def learning(ready: Prepared, clients: str, helpers: Mapping[str, str], every: int = 3) -> Plan:
+    """Return a plan of split learning. helpers: client -> its helper, if that is not h."""
+    made = replace(split(ready, clients, every=every), strategy="split-learning")
+    lanes = []
+    for lane in made.lanes:
+        middle = replace(lane.segments[1], shares=(Share(device=helpers.get(lane.name, "h"), samples=8),))
+        lanes.append(replace(lane, segments=(lane.segments[0], middle, lane.segments[2])))
+    orders = [order for order in made.order if order.device != "h"]
+    (middle_order,) = (order for order in made.order if order.device == "h")
+    for helper in sorted({helpers.get(client, "h") for client in clients}):
+        own = tuple(a for a in middle_order.actions if helpers.get(a.split("/")[0], "h") == helper)
+        orders.append(DeviceOrder(device=helper, actions=own))
+    return replace(made, lanes=tuple(lanes), order=tuple(orders))
+
+
+def reviser_of(ready: Prepared, made: Plan, folder: Path, **options: Any) -> Reviser:
+    """Return what plans for the devices that are left."""
+    task = training_task(ready, made, TRAINING, folder)
+    profile = sized(ready, task.profile)
+    return Reviser(problem=Problem.of(replace(task.plan, options=options), task.fleet, profile, ready.seed))
+
+
+def losing(ready: Prepared, made: Plan, folder: Path, device: str, **changes: Any) -> tuple[TrainingMetrics, list[str]]:
+    """Train, and kill a device once 4 rounds are committed, unless it dies by itself; return the metrics and notes."""
+    said, options = list[str](), GREEDY if made.strategy == "split-learning" else {}
+    if "launcher" not in changes:
+        launcher = Recording()
+        changes |= {"launcher": launcher, "progress": killing(launcher, 4, made.devices.index(device))}
+    changes.setdefault("revise", reviser_of(ready, made, folder, **options))
+    metrics = run_plan(ready, made, TRAINING, folder, note=said.append, **changes)
+    assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), "every round is committed once"
+    assert all(job.poll() is not None for job in changes["launcher"].jobs), "no process is left"
+    return metrics, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "helpers"), [("xyz", {"z": "g"}), ("xy", {})], ids=["another helper", "no helper"])
+def test_a_lost_helpers_clients_go_on_to_the_same_weights(
+    clients: str, helpers: dict[str, str], ready: Prepared, tmp_path: Path
+) -> None:
+    """Its clients' middle parts are read from the checkpoint, by another helper or by the clients themselves, and no
+    client's batches change."""
+    made = learning(ready, clients, helpers)
+    run_plan(ready, made, TRAINING, tmp_path / "whole")
+    _, said = losing(ready, made, tmp_path / "lost", helpers.get("z", "h"))
+    assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")
+    assert any("the checkpoint is read, 1 round run again" in each for each in said), said
+    assert not any("left out" in each for each in said), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("local", [False, True], ids=["dealt", "own data"])
+def test_a_lost_client_is_left_out_of_the_average(local: bool, ready: Prepared, tmp_path: Path) -> None:
+    """The others keep their rows and seeds, run no round again, and weigh by their own samples; the note says how many
+    samples are gone. The client that is lost stands between two others."""
+    made = learning(ready, "xyz", {})
+    data = own_data(ready, tmp_path, {"x": 61, "y": 9, "z": 30}) if local else {}
+    metrics, said = losing(ready, made, tmp_path, "y", local=data)
+    lanes = lane_models(
+        ready, whole_model(ready), made, [data[lane.name].folder for lane in made.lanes] if local else ()
+    )
+    control = train_federated(lanes, TRAINING, lost={"y": range(4, ROUNDS)})
+    found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
+    assert max(found.loss, found.tensor, found.logits) < FP64, found
+    counts = [61, 9, 30] if local else [len(lane.rows) for lane in lanes]
+    gone = f"y is left out: {counts[1]} of {sum(counts)} training samples are not trained on any more"
+    assert any(each.startswith(gone) for each in said), said
+    assert any(each.startswith("goes on from round 4 on ") for each in said), said
+
+
+@pytest.mark.slow
+def test_a_client_is_lost_in_the_middle_of_an_average(ready: Prepared, tmp_path: Path) -> None:
+    """The average follows a round whose commit is logged: what the others hold is neither the old state nor the new
+    one, so all read the checkpoint, and the round is run again without the client."""
+    made = learning(ready, "xyz", {}, every=4)
+    metrics, said = losing(ready, made, tmp_path, "y", launcher=DyingLauncher("y", "push-A", 3))
+    lanes = lane_models(ready, whole_model(ready), made)
+    control = train_federated(lanes, TRAINING, lost={"y": range(3, ROUNDS)})
+    found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
+    assert max(found.loss, found.tensor, found.logits) < FP64, found
+    assert any("goes on from round 3" in each and "the checkpoint is read" in each for each in said), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "left"), [("d1", {"block-0", "block-2"}), ("s", {"block-1", "block-2"})])
+def test_blocks_of_a_lost_device_go_to_the_others(lost: str, left: set[str], ready: Prepared, tmp_path: Path) -> None:
+    """LoLa-DEFT: the collector holds all state, so that no round is run again without another device; where it is lost
+    itself, all read the checkpoint and a device collects instead. The model's blocks are joined anew, and the gradient
+    of each comes from the batch of the device that has it then: all weights are the definition's."""
+    made = replace(by_blocks(ready, [1, 3]), strategy="lola-deft")
+    metrics, said = losing(ready, made, tmp_path, lost)
+    after = reviser_of(ready, made, tmp_path)(made, [lost]).plan
+    assert {lane.name for lane in after.lanes} == left
+    again = 4 if lost == "d1" else 3
+    lanes, whole = lane_models(ready, whole_model(ready), made), whole_model(ready)
+    control = blocks_of(lanes, whole, [made.lanes] * again + [after.lanes] * (ROUNDS - again))
+    found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
+    assert found.tensor == 0.0 and found.loss < FP64, found
+    assert any("left out" in each for each in said), said
+    assert any("the checkpoint is read, 1 round run again" in each for each in said) == (lost == "s"), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "slow"), [("clients", "h"), ("blocks", "d0")])
+def test_lanes_are_planned_anew_around_a_straggler(kind: str, slow: str, ready: Prepared, tmp_path: Path) -> None:
+    """A slow helper's clients go to another helper, and a slow device gets a block nearer the output, at the border of
+    a round; every lane keeps its samples, and all weights are the definition's."""
+    made = learning(ready, "xyz", {"z": "g"}) if kind == "clients" else by_blocks(ready, [2])
+    made = replace(made, strategy="split-learning" if kind == "clients" else "lola-deft")
+    training, said = replace(TRAINING, replan_stragglers=True), list[str]()
+    reviser = reviser_of(ready, made, tmp_path)
+    task = training_task(ready, made, training, tmp_path)
+    forecast_s = busy_s(Clock(task.fleet, task.profile).forecast(made).rows)
+
+    def measured(round: int, found: Mapping[str, float]) -> Mapping[str, float]:
+        return {device: (3 if device == slow else 1) * seconds for device, seconds in forecast_s.items()}
+
+    def around_stragglers(plan: Plan, lost: Collection[str], paces: Mapping[str, float]) -> PlanResult:
+        return around(reviser.problem, plan, lost, paces)
+
+    hooks = {"measured_busy": measured, "around_stragglers": around_stragglers, "revise": reviser}
+    metrics = run_plan(ready, made, training, tmp_path, note=said.append, **hooks)
+    assert metrics.revised_from_round == OBSERVED and not any("run again" in each for each in said), said
+    after = around(reviser.problem, made, [], {slow: 3.0}).plan
+    lanes, whole = lane_models(ready, whole_model(ready), made), whole_model(ready)
+    if kind == "clients":
+        control = train_federated(lanes, TRAINING)
+    else:
+        control = blocks_of(lanes, whole, [made.lanes] * OBSERVED + [after.lanes] * (ROUNDS - OBSERVED))
+    found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
+    assert max(found.loss, found.tensor, found.logits) < FP64, found
+
+
+def blocks_of(lanes: Sequence[LaneModel], whole: nn.Module, dealt: Sequence[Sequence[Lane]]) -> Control:
+    """LoLa-DEFT's rounds, with the lanes of each."""
+    optimizer = optimizer_of([p for p in whole.parameters() if p.requires_grad], TRAINING)
+    first, control = [lane.name for lane in dealt[0]], Control()
+    for round, those in enumerate(dealt):
+        losses, sizes = [], []
+        for each in those:
+            lane = lanes[first.index(each.name)]
+            lane.model.load_state_dict(whole.state_dict())
+            lane.model.zero_grad()
+            losses.append(lane.backward(round))
+            sizes.append(len(lane.rows))
+            own = dict(lane.model.named_parameters())
+            for name, parameter in whole.named_parameters():
+                if name.startswith(tuple(f"{unit}." for unit in each.segments[0].trains)):
+                    parameter.grad = own[name].grad
+        optimizer.step()
+        optimizer.zero_grad()
+        control.losses.append(sum(loss * size / sum(sizes) for loss, size in zip(losses, sizes, strict=True)))
+    control.state = {k: v.detach().clone() for k, v in whole.state_dict().items()}
+    return control

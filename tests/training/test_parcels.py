@@ -1,0 +1,132 @@
+"""A checkpoint comes in parcels to devices that do not see the coordinator's files, and from files to others."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fleetune.contracts import json_io
+from fleetune.contracts.plan import LinkUse, Plan, PlanResult
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.errors import TryAgain
+from fleetune.launching import Command, Job
+from fleetune.recovery.holdings import INITIAL, Need
+from fleetune.recovery.protocol import Layout
+from fleetune.recovery.transfers import Item
+from fleetune.training import parcels, worker_group
+from fleetune.training.checkpoints import CHECKPOINTS, FileDigest, checkpoint_folder, mark_complete
+from fleetune.training.coordinator import train
+from fleetune.training.migration import Migration
+from fleetune.training.parcels import StoredParcels
+from fleetune.training.task import WorkerTask
+from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.runs import Prepared, plan, prepared, training_task
+from tests.training.test_recovery import Recording, killing
+
+TRAINING = TrainingRequest(
+    rounds=6, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=3
+)
+
+
+class AwayJob:
+    """A job whose files lie in a folder of its own machine; all but `collect` is the job's."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self._job, self._folder = job, folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def collect(self, folder: Path) -> None:
+        """Fetch what it wrote of a checkpoint."""
+        shutil.copytree(self._folder / CHECKPOINTS / folder.name, folder, dirs_exist_ok=True)
+
+
+class AwayLauncher(Recording):
+    """Starts workers that are told of no folder of the coordinator's that checkpoints lie in."""
+
+    def __init__(self, away: Path) -> None:
+        super().__init__()
+        self._away = away
+
+    def start(self, command: Command) -> Job:
+        """Start a command, with a work folder of its own."""
+        path = Path(command.arguments[1])
+        task = json_io.read(WorkerTask, path)
+        own = self._away / task.device
+        json_io.write(replace(task, work=str(own)), path)
+        return AwayJob(super().start(command), own)  # type: ignore[return-value]
+
+
+def lossy(ready: Prepared, cuts: list[int]) -> Plan:
+    """A chain whose links have error feedback."""
+    made = plan(ready.units, cuts, [[8]] * (len(cuts) + 1))
+    pairs = [(f"d{a}", f"d{b}") for k in range(len(cuts)) for a, b in ((k, k + 1), (k + 1, k))]
+    return replace(made, links=tuple(LinkUse(source=a, target=b, codec="int8", feedback=True) for a, b in pairs))
+
+
+def losing(ready: Prepared, folder: Path, away: bool) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Lose the last of three devices after round 4; return every tensor of the last state by file, and the notes."""
+    launcher = AwayLauncher(folder / "away") if away else Recording()
+    said = list[str]()
+
+    def revise(made: Plan, lost: object) -> PlanResult:
+        assert lost == ["d2"]
+        return PlanResult(
+            plan=lossy(ready, [2]), objective=1.0, lower_bound=None, status="feasible", solve_s=0.0, method="test"
+        )
+
+    task = training_task(
+        ready,
+        lossy(ready, [2, 4]),
+        TRAINING,
+        folder,
+        launcher=launcher,
+        progress=killing(launcher, 4, 2),
+        revise=revise,
+        note=said.append,
+    )
+    if away:
+        devices = tuple(replace(device, launcher="docker", engine="local") for device in task.fleet.devices)
+        task = replace(task, fleet=replace(task.fleet, devices=devices))
+    train(task)
+    files = sorted((folder / "output" / "checkpoint" / "state").glob("*.safetensors"))
+    return {f"{file.name} {name}": tensor for file in files for name, tensor in load_file(file).items()}, said
+
+
+@pytest.mark.slow
+def test_devices_elsewhere_go_back_to_a_checkpoint_in_the_middle_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a run in containers ended when a device took with it what no other one held. Weights, moments and what the
+    links' messages have lost are bit for bit those of devices that read the files."""
+    for module in (parcels, worker_group):  # several parcels, and tensors that are larger than one
+        monkeypatch.setattr(module, "PARCEL_BYTES", 4096)
+    ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
+    here, _ = losing(ready, tmp_path / "here", False)
+    away, said = losing(ready, tmp_path / "there", True)
+    assert any("goes on from round 3 on d0, d1: the checkpoint is read, 1 round run again" in each for each in said)
+    assert any("feedback" in name for name in here) and here.keys() == away.keys()
+    assert all(torch.equal(here[name], away[name]) for name in here)
+
+
+def test_a_damaged_checkpoint_is_not_sent(tmp_path: Path) -> None:
+    """The file is named before a device has asked for anything."""
+    folder = checkpoint_folder(tmp_path, 3)
+    folder.mkdir(parents=True)
+    shard = folder / "segment-0.safetensors"
+    shard.write_bytes(b"as it was written")
+    mark_complete(tmp_path, 3, {shard.name: FileDigest.of(shard)}, "", None)
+    made = plan(("u",), [], [[8]])
+    item = Item("main", "weight")
+    layout = Layout(revision=0, devices=("d0",), needs=(Need(device="d0", items=frozenset({item})),), savers=())
+    orders = {"d0": Migration(plan=made, version=INITIAL, from_disk=True, folder=str(folder))}
+    (order,) = StoredParcels.of(folder, layout, orders, {item: 8}).orders.values()
+    assert order.folder is None and [parcel.names for parcel in order.parcels] == [("weight",)]
+    shard.write_bytes(b"as a bad disk has it")
+    with pytest.raises(TryAgain, match=r"segment-0\.safetensors is damaged"):
+        StoredParcels.of(folder, layout, orders, {item: 8})

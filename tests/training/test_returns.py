@@ -1,0 +1,252 @@
+"""Lost devices come back: they are started again, and take part from the border of a round on."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.task import Progress
+from fleetune.planning.revision import Reviser
+from fleetune.planning.strategy import Problem
+from fleetune.recovery.holdings import Attempt, History, Span
+from fleetune.recovery.protocol import Joined
+from fleetune.recovery.state import RUNNING, State
+from fleetune.training import returns
+from fleetune.training.faults import ALL_REDUCE, CUT, FORWARD, KILL, Fault, FaultyLauncher
+from fleetune.training.returns import CALM_ROUNDS, FIRST_S, MAX_IN_A_ROW, MAX_S, Returns
+from tests.training.control_comparison import difference, whole_model
+from tests.training.lane_training import lane_models, train_federated
+from tests.training.runs import Prepared, final_state, plan, run_plan, training_task
+from tests.training.test_lanes import by_blocks, ready_for, split
+from tests.training.test_lost_devices import assert_same_end
+from tests.training.test_recovery import Recording, killing
+from tests.training.unsplit_training import Control
+
+SLOWED_S, PATIENCE_S = 0.05, 30.0
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A small BERT with dropout, in double precision."""
+    return ready_for(tmp_path_factory.mktemp("bert"), precision="float64")
+
+
+def training(rounds: int) -> TrainingRequest:
+    """A training without checkpoints in between."""
+    return TrainingRequest(
+        rounds=rounds, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=rounds
+    )
+
+
+def reviser_of(ready: Prepared, task) -> Reviser:  # type: ignore[no-untyped-def]
+    """Return what plans for the devices that are left."""
+    return Reviser(problem=Problem.of(task.plan, task.fleet, task.profile, ready.seed))
+
+
+def waiting_for(said: list[str], sentence: str, progress: Progress, slowed_s: float = SLOWED_S) -> Progress:
+    """Return a listener that slows rounds down until something was said, so that the training does not end before."""
+    until_s: list[float] = []
+
+    def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+        progress(what, done, total, unit, detail)
+        until_s.append(time.monotonic() + PATIENCE_S)
+        if sentence not in said and time.monotonic() < until_s[0]:
+            time.sleep(slowed_s)
+
+    return listen
+
+
+@pytest.mark.slow
+def test_a_killed_device_comes_back_and_trains_again(
+    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a group is killed: the other one goes on alone, and shares its samples with it again once it is back, from
+    memory, without a round run again. The weights are those of a run without the loss."""
+    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    made, many = plan(ready.units, [], [[4, 4]]), training(80)
+    run_plan(ready, plan(ready.units, [], [[8]]), many, tmp_path / "whole")
+    launcher, said = Recording(), list[str]()
+    task = training_task(ready, made, many, tmp_path / "lost")
+    metrics = run_plan(
+        ready,
+        made,
+        many,
+        tmp_path / "lost",
+        launcher=launcher,
+        progress=waiting_for(said, "device d1 is back", killing(launcher, 4, 1)),
+        revise=reviser_of(ready, task),
+        returns=True,
+        note=said.append,
+    )
+    assert [each.round for each in metrics.rounds] == list(range(80)), "every round is committed once"
+    assert len(launcher.jobs) == 3 and all(job.poll() is not None for job in launcher.jobs), "no process is left"
+    goes_on = [each for each in said if each.startswith("goes on from")]
+    assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d1: " in goes_on[1], said
+    assert not any("run again" in each or "read" in each for each in goes_on), said
+    assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")
+
+
+@pytest.mark.slow
+def test_a_device_that_the_plan_left_out_joins_after_a_loss(
+    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is started with the first loss, and has its share of the samples from the border of a round on, from memory;
+    the lost one stays away. The weights are those of a run without the loss."""
+    monkeypatch.setattr(returns, "FIRST_S", 1000.0)
+    made, many = replace(plan(ready.units, [], [[4, 4]]), strategy="dp"), training(80)
+    run_plan(ready, plan(ready.units, [], [[8]]), many, tmp_path / "whole")
+    launcher, said = Recording(), list[str]()
+    task = training_task(ready, made, many, tmp_path / "lost", spares=["d2"])
+    metrics = run_plan(
+        ready,
+        made,
+        many,
+        tmp_path / "lost",
+        spares=["d2"],
+        launcher=launcher,
+        progress=waiting_for(said, "device d2 may help", killing(launcher, 4, 1)),
+        revise=reviser_of(ready, task),
+        returns=True,
+        note=said.append,
+    )
+    assert [each.round for each in metrics.rounds] == list(range(80)), "every round is committed once"
+    assert len(launcher.jobs) == 3 and all(job.poll() is not None for job in launcher.jobs), "no process is left"
+    goes_on = [each for each in said if each.startswith("goes on from")]
+    assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d2: " in goes_on[1], said
+    assert not any("run again" in each or "read" in each for each in goes_on), said
+    assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")
+
+
+def test_spares_are_profiled_and_may_be_used_and_own_no_samples(ready: Prepared, tmp_path: Path) -> None:
+    """What a strategy was told to leave out is no spare, and lanes have none: their samples belong to devices."""
+    made = plan(ready.units, [], [[4, 4]])
+    changes = {"spares": ["d2", "d3"], "returns": True}
+    task = training_task(ready, made, training(1), tmp_path, **changes)
+    task = replace(task, revise=reviser_of(ready, task))
+    assert task.spares == ("d2", "d3") and replace(task, returns=False).spares == ()
+    some = replace(task.profile, times=task.profile.times[:3])
+    assert replace(task, profile=some).spares == ("d2",)
+    told = replace(task.plan, options={"devices": ["d0", "d1", "d3"]})
+    assert replace(task, plan=told).spares == ("d3",)
+    lanes = replace(task.plan, plan=by_blocks(ready, [2]))
+    assert replace(task, plan=lanes).spares == ()
+
+
+@pytest.mark.slow
+def test_a_link_to_a_device_that_has_come_back_breaks_as_any_other_one(
+    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a message to it that was to be lost went past the relay, at the new address, and the sender waited 20 s for
+    its loss. A round whose message is lost is run again by the same plan."""
+    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    rounds = 120
+    made, many, said = plan(ready.units, [], [[4, 4]]), training(rounds), list[str]()
+    faults = [
+        Fault(number=0, device="d1", kind=KILL, point=FORWARD, round=2),
+        Fault(number=1, device="d0", kind=CUT, point=ALL_REDUCE, round=rounds - 5),
+    ]
+    task = training_task(ready, made, many, tmp_path)
+    metrics = run_plan(
+        ready,
+        made,
+        many,
+        tmp_path,
+        launcher=FaultyLauncher(Recording(), faults, tmp_path / "marks"),
+        progress=waiting_for(said, "device d1 is back", lambda *_: None),
+        revise=reviser_of(ready, task),
+        returns=True,
+        note=said.append,
+    )
+    assert [each.round for each in metrics.rounds] == list(range(rounds)), "every round is committed once"
+    goes_on = [each.split(":")[0] for each in said if each.startswith("goes on from")]
+    assert len(goes_on) == 3 and goes_on[-1] == f"goes on from round {rounds - 5} on d0, d1", said
+
+
+@pytest.mark.slow
+def test_lola_deft_waits_for_a_device_that_comes_back(
+    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector holds all state: a device that is back within the stated time goes on with its block and its
+    samples, and all bits are those of a run without the loss."""
+    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    made, six = replace(by_blocks(ready, [2]), strategy="lola-deft"), training(6)
+    run_plan(ready, made, six, tmp_path / "whole")
+    launcher, said = Recording(), list[str]()
+    progress = killing(launcher, 4, made.devices.index("d1"))
+    reviser = reviser_of(ready, training_task(ready, made, six, tmp_path / "lost"))
+    changes = {"launcher": launcher, "progress": progress, "revise": reviser, "returns": True, "note": said.append}
+    run_plan(ready, made, six, tmp_path / "lost", **changes)
+    assert "device d1 is back" in said and not any("left out" in each for each in said), said
+    whole, found = final_state(tmp_path / "whole"), final_state(tmp_path / "lost")
+    assert whole.keys() == found.keys() and all(torch.equal(whole[name], found[name]) for name in whole)
+
+
+def after(rounds: int) -> State:
+    """Return a state after so many rounds, in which one device runs the next."""
+    begun = Attempt(1, 1)
+    history = History(rounds=rounds, spans=(Span(0, begun),) if rounds else ())
+    members = frozenset({"d0"})
+    return State(phase=RUNNING, attempt=begun, history=history, on_disk=(), members=members, waiting=frozenset())
+
+
+@pytest.mark.slow
+def test_a_client_comes_back_with_the_newest_average(
+    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lane begins again with what all lanes have right after an average, moments included, on its own samples; the
+    others lose nothing but the round that was running."""
+    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    rounds = 60
+    made, many = replace(split(ready, "xyz", every=3), strategy="split-learning"), training(rounds)
+    launcher, said = Recording(), list[str]()
+    task = training_task(ready, made, many, tmp_path)
+    options = {"method": "balanced-greedy"}
+    problem = Problem.of(replace(task.plan, options=options), task.fleet, task.profile, ready.seed)
+    metrics = run_plan(
+        ready,
+        made,
+        many,
+        tmp_path,
+        launcher=launcher,
+        progress=waiting_for(said, "device y is back", killing(launcher, 4, made.devices.index("y"))),
+        revise=Reviser(problem=problem),
+        returns=True,
+        note=said.append,
+    )
+    out, back = [each for each in said if each.startswith("goes on from")]
+    again = int(back.split()[4])
+    assert out.startswith("goes on from round 4 ") and again % 3 == 0 and " x, h, y, z: " in back, said
+    assert "run again" not in back and "read" not in back and not said[-1].endswith("weigh by their own"), said
+    lanes = lane_models(ready, whole_model(ready), made)
+    control = train_federated(lanes, many, lost={"y": range(4, again)})
+    found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
+    assert max(found.loss, found.tensor, found.logits) < 1e-9, found
+
+
+def test_a_device_that_is_lost_again_and_again_is_started_less_often_and_then_no_more() -> None:
+    """Each wait is twice as long as the one before, up to a limit; calm rounds in between begin anew."""
+    clock, made = [0.0], plan(("u",), [], [[8]])
+    found, waits = Returns(lambda: clock[0], 100), list[float]()
+    for number in range(MAX_IN_A_ROW):
+        found.lost("a", number)
+        assert found.take_due() == () and found.expects(["a"]) == (FIRST_S * 2**number <= returns.WAIT_S)
+        began_s = clock[0]
+        while not found.take_due():
+            clock[0] += 0.5
+        waits.append(clock[0] - began_s)
+        assert found.take_due() == () and found.expects(["a", "b"]), "it is started once, and awaited"
+        assert found.arrive("a", after(number), made) == (Joined(device="a"),), (
+            "it waits for the border of a round only"
+        )
+        assert not found.expects(["a"])
+    assert waits == [min(MAX_S, FIRST_S * 2**number) for number in range(MAX_IN_A_ROW)]
+    found.lost("a", MAX_IN_A_ROW)
+    clock[0] += 1e6
+    assert found.take_due() == ()
+    found.arrive("b", after(3), made)
+    found.lost("b", 3 + CALM_ROUNDS)
+    clock[0] += FIRST_S
+    assert found.take_due() == ("b",)

@@ -1,0 +1,41 @@
+"""A short `fleetune chaos` on real devices; `make chaos` is the long one."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.without_prefect import run_without_prefect
+from fleetune.contracts.run_config import RunConfig
+from fleetune.store import RunRecord, Store
+from flows import api, configs
+from flows.chaos.rehearsal import ChaosRequest, rehearse
+from flows.context import RunContext, StageSelection
+from flows.runner import Runner
+from tests.whole.test_pipeline import CONFIG
+
+SEED = 6
+"""Draws a cut, a kill and the end of the coordinator."""
+
+
+@pytest.mark.slow
+def test_a_training_with_faults_ends_as_one_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of loss in one training: its rounds, losses and weights are those of the other, and nothing is left,
+    neither processes nor files.
+    """
+    rows = [{"text": f"{i} {word} " * (1 + i % 4), "label": word} for i in range(40) for word in ("red", "green")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    devices = [{"name": name, "emulate": {"cores": 0.5}} for name in "abc"]
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**CONFIG, "fleet": {"devices": devices}}))
+
+    def run_with(context: RunContext, config: RunConfig, selection: StageSelection) -> RunRecord:
+        return run_without_prefect(Runner(context, config, selection))
+
+    monkeypatch.setattr(api, "run_with", run_with)
+    config = configs.load(tmp_path / "small.yaml")
+    report = rehearse(RunContext(store=Store(tmp_path / "runs")), config, ChaosRequest(faults=3, seed=SEED))
+    assert report.ok, report
+    assert {row.kind for row in report.faults} >= {"kill", "cut"} and report.starts == 2, report.faults
+    assert report.throughput is not None and 0 < report.throughput.ratio < report.throughput.ratio_of_devices, report
+    assert not (tmp_path / "runs" / "chaos" / report.run).exists()
