@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,14 @@ class ServiceClient:
         """The flow run once it has ended."""
         return self.until(lambda: found if (found := self.flow_run(flow_run))["state_type"] in ENDED else None)
 
-    def until(self, look: Any) -> Any:
-        """The first result of `look` that is true; fails after LIMIT_S."""
+    def until(self, look: Any, shown: Callable[[], str] = lambda: "it did not happen") -> Any:
+        """The first result of `look` that is true; fails after LIMIT_S with what is `shown` then."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             if found := look():
                 return found
             time.sleep(ASK_S)
-        raise AssertionError("it did not happen in time")
+        raise AssertionError(f"within {LIMIT_S:.0f} s: {shown()}")
 
     def idle(self) -> None:
         """Wait until no run of a deployment is in progress: a run that is started beside it would read Skipped."""
@@ -122,7 +123,11 @@ class ServiceClient:
 
     def logged(self, flow_run: str, text: str) -> str:
         """The first line of a log that holds `text`, once it has arrived: logs are sent in batches."""
-        return str(self.until(lambda: next((one for one in self.logs(flow_run).splitlines() if text in one), "")))
+
+        def found() -> str:
+            return next((line for line in self.logs(flow_run).splitlines() if text in line), "")
+
+        return str(self.until(found, lambda: f"no line with {text!r} in the log:\n{self.logs(flow_run)}"))
 
     @staticmethod
     def free_port() -> int:
