@@ -92,7 +92,8 @@ def fit_link(probed: ProbeResult) -> LinkFit:
         return np.asarray((latency_s + s_per_byte * sizes_bytes) / times_s - 1)
 
     least = [0.0, 1 / (MAX_BYTES_PER_S * scale[1])]
-    found = least_squares(residuals, [1.0, 1.0], bounds=(least, np.inf), loss="huber", f_scale=HUBER_BEND)
+    start = np.maximum(1.0, least)  # above 1 where a busy machine made the largest payload seem to take no time
+    found = least_squares(residuals, start, bounds=(least, np.inf), loss="huber", f_scale=HUBER_BEND)
     latency_s, s_per_byte = found.x * scale
     return LinkFit(
         latency_s=float(latency_s),

@@ -210,11 +210,12 @@ def _unit_measurement(unit: str, cost: UnitCost, measured: tuple[int, ...], aske
 def extrapolated(amounts: Sequence[float], measured: tuple[int, ...], asked: tuple[int, ...]) -> tuple[float, ...]:
     """Return the amounts at all sizes of `asked`, which begin with the `measured` ones.
 
-    Larger sizes are extrapolated along the line through the last two (never decreasing), or in proportion if one size
-    was measured.
+    Larger sizes are extrapolated along the line through the first and the last, whose slope a stall of the machine at
+    one size changes least; in proportion where that line does not rise, or one size was measured.
     """
     last, size = amounts[-1], measured[-1]
-    slope = max(0.0, (last - amounts[-2]) / (size - measured[-2])) if len(measured) > 1 else last / size
+    rise = last - amounts[0]
+    slope = rise / (size - measured[0]) if rise > 0 else last / size
     return (*amounts, *(last + slope * (more - size) for more in asked[len(measured) :]))
 
 

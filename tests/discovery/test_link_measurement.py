@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.task import ignore_progress
-from fleetune.discovery.link_measurement import Expectations, LinkProber, ProbeEnd, fit_link, measure_link
+from fleetune.discovery.link_measurement import GOOD_FIT, Expectations, LinkProber, ProbeEnd, fit_link, measure_link
 from fleetune.discovery.link_probe import SIZES_BYTES, LinkProbe, ProbeResult, RoundTrip, max_payload_bytes, sweep
 from fleetune.discovery.machine import sample_load
 from fleetune.discovery.measurement import within_tolerance
@@ -61,6 +61,14 @@ def test_times_that_fit_no_line_have_a_large_error() -> None:
     times = tuple((float(t),) for t in 10 ** rng.uniform(-4, 0, len(SIZES_BYTES)))
     line = fit_link(ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=times))
     assert line.error > 0.2 and line.latency_s >= 0 and line.bytes_per_s > 0
+
+
+def test_answers_that_seem_to_come_before_they_were_asked_for_are_a_poor_fit() -> None:
+    """Bug: where stalls of one direction hid the time of the largest payload, the fit began outside of its bounds, and
+    discovery ended with a ValueError."""
+    times = tuple((0.001,) * 3 for _ in SIZES_BYTES)
+    line = fit_link(ProbeResult(sizes_bytes=SIZES_BYTES, round_trips_s=times, back_s=(0.02, 0.02)))
+    assert line.error > GOOD_FIT and line.latency_s >= 0 and line.bytes_per_s > 0
 
 
 def test_a_poor_fit_is_measured_again() -> None:

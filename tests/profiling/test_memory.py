@@ -93,11 +93,12 @@ def test_batch_sizes_that_no_window_holds_are_left_out() -> None:
 
 
 def test_what_was_not_measured_goes_on_as_the_measured_ends() -> None:
-    """Larger sizes are on the line through the last two, in proportion if there is one, and never decrease."""
+    """Larger sizes are on the line through the first and the last, or in proportion if that does not rise: on a busy
+    machine 4,096 samples once seemed to take as long as 64."""
     assert extrapolated([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4)) == (1.0, 3.0, 5.0)
-    assert extrapolated([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4, 8, 16)) == (1.0, 3.0, 5.0, 9.0, 17.0)
+    assert extrapolated([1.0, 3.0, 5.0], (1, 2, 4), (1, 2, 4, 8, 16)) == pytest.approx((1, 3, 5, 31 / 3, 21))
     assert extrapolated([2.0], (2,), (2, 4)) == (2.0, 4.0)
-    assert extrapolated([3.0, 2.0], (1, 2), (1, 2, 4)) == (3.0, 2.0, 2.0)
+    assert extrapolated([3.0, 2.0], (1, 2), (1, 2, 4)) == (3.0, 2.0, 4.0)
 
 
 def measuring(folder: Path, **changes: Any) -> tuple[int | None, list[dict[str, Any]], Any]:
@@ -131,7 +132,8 @@ def test_profiling_stays_within_the_memory_of_its_device(tmp_path: Path) -> None
     assert job.used_bytes <= idle_worker_bytes + 200_000_000
     for unit in lines[-1]["units"]:
         assert len(unit["forward_s"]) == len(unit["activation_bytes"]) == len(sizes)
-    assert sum(unit["forward_s"][-1] for unit in lines[-1]["units"]) > 0.1, "thousands of samples take their time"
+    one_s, all_s = (sum(unit["forward_s"][place] for unit in lines[-1]["units"]) for place in (0, -1))
+    assert all_s > 2 * one_s, "thousands of samples take their time"
     assert max(unit["activation_bytes"][-1] for unit in lines[-1]["units"]) > 10**9, "it would not have fitted"
 
 
