@@ -17,6 +17,7 @@ from transformers import (
 
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
+from fleetune.models.experts import use_recordable_experts
 from fleetune.models.source import source_folder, weight_files
 from fleetune.models.weights import available_names
 
@@ -33,6 +34,7 @@ def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrained
     """Return the Hugging Face model on the meta device, in training mode; Refused if it cannot do the task."""
     if config.architectures is None:  # transformers iterates over them if a type has several classes for a task
         config.architectures = []
+    use_recordable_experts(config)
     try:
         with torch.device("meta"):
             model = AUTO[request.task].from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)

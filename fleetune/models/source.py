@@ -123,7 +123,7 @@ def configuration(
         except (OSError, ValueError) as error:
             raise Refused(f"model: {folder} has no usable config.json ({str(error).splitlines()[0]})") from None
     for key, value in changes.items():
-        if not hasattr(config, key):
+        if not _has_setting(config, key):
             raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")
         try:
             setattr(config, key, value)
@@ -147,7 +147,8 @@ def input_spec(request: ModelRequest) -> InputSpec:
     has_processor = folder is not None and (folder / "preprocessor_config.json").exists()
     processed = has_processor and "image_size" not in (request.config or {})  # the processor knows
     size = None if processed else _image_size(config)
-    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    text = text_part(config)
+    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
     if positions is not None and positions < 1:  # as XLNet says that any number will do
         positions = None
     if positions and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
@@ -158,7 +159,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
         task=request.task,
         tokenizer=folder if has_tokenizer else None,
         pretrained=folder is not None,
-        vocab_size=getattr(config, "vocab_size", None),
+        vocab_size=getattr(text, "vocab_size", None),
         max_positions=positions,
         image_size=size,
         channels=int(getattr(config, "num_channels", 3)),
@@ -217,15 +218,46 @@ def _model_files(folder: Path) -> list[tuple[str, Path]]:
 def _for_training(
     config: "PretrainedConfig", request: ModelRequest, labels: tuple[str, ...], pad_token_id: int | None
 ) -> "PretrainedConfig":
-    if hasattr(config, "use_cache"):
-        config.use_cache = False
+    for part in (config, text_part(config)):
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
     if request.task != "causal-lm" and labels:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: index for index, label in enumerate(labels)}
         config.problem_type = "single_label_classification"
-    if request.task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = pad_token_id or 0  # a decoder's head needs it to find the last token
+    if request.task == "sequence-classification":
+        for part in (config, text_part(config)):
+            if getattr(part, "pad_token_id", None) is None:
+                part.pad_token_id = pad_token_id or 0  # a decoder's head needs it to find the last token
+    _refuse_router_loss(config)
     return config
+
+
+def text_part(config: "PretrainedConfig") -> "PretrainedConfig":
+    """Return the configuration of the text model in one of several parts, such as text and vision; else the whole."""
+    try:
+        return config.get_text_config()
+    except ValueError:  # there are several, such as an encoder's and a decoder's
+        return config
+
+
+def _has_setting(config: "PretrainedConfig", key: str) -> bool:
+    try:
+        return hasattr(config, key)
+    except Exception:  # some classes raise errors of their own for a setting that differs between layers
+        return True
+
+
+def _refuse_router_loss(config: "PretrainedConfig") -> None:
+    """Refuse a configuration whose models add a router's auxiliary loss to their own loss.
+
+    That loss depends on all tokens of a batch at once, so it is no sum over the samples of several devices.
+    """
+    if any(getattr(part, "output_router_logits", False) for part in (config, text_part(config))):
+        raise Refused(
+            "model: config.output_router_logits is true, which adds the router's auxiliary loss to the model's own; it "
+            "is not trained here. Set model.config.output_router_logits to false, as transformers does by default"
+        )
 
 
 def _in_package(name: str) -> Path:

@@ -5,6 +5,7 @@ import dataclasses
 from torch import nn
 
 from fleetune.models import graph as g
+from fleetune.models.experts import holds_experts
 from fleetune.models.skeleton import canonical_names
 
 # In these families the outermost repeated part is a whole stage of the network, which repeats the block.
@@ -31,8 +32,8 @@ def leaf_modules(model: nn.Module, granularity: str) -> set[str]:
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """Return whether a module has no children or is an adapter around one layer."""
-    return not any(True for _ in module.children()) or hasattr(module, "lora_A")
+    """Return whether a module has no children, is an adapter around one layer, or the experts of one layer."""
+    return not any(True for _ in module.children()) or hasattr(module, "lora_A") or holds_experts(module)
 
 
 def _repeated_modules(model: nn.Module) -> list[str]:

@@ -143,7 +143,7 @@ class _Pair:
         return self._segment.run(values, len(samples.labels))[graph.output]
 
 
-class _WithoutDropout(TorchFunctionMode):
+class WithoutDropout(TorchFunctionMode):
     """Dropout lets everything through, so that samples can change places."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -161,7 +161,7 @@ def _bounds(pair: _Pair, samples: Samples, scale: Mapping[str, float]) -> dict[s
     change if that is larger; 0 if a step draws random numbers that cannot be switched off."""
     floors = dict.fromkeys(scale, 0.0)
     count = len(samples.labels)
-    with _WithoutDropout():
+    with WithoutDropout():
         torch.manual_seed(samples.seed)
         before = torch.random.get_rng_state()
         own = pair.step(samples)

@@ -1,0 +1,185 @@
+"""One family trained for two steps, cut between all of its units, beside a loop of plain PyTorch on the whole model."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import SGD
+from torch.utils import _pytree as pytree
+
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import Refused
+from fleetune.models.graph import Graph
+from fleetune.models.init_weights import initial_model, write_init_weights
+from fleetune.models.recorder import record_model
+from fleetune.models.segment import SegmentRunner, Values, without_device
+from fleetune.models.skeleton import skeleton
+from fleetune.models.source import configuration, input_spec
+from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
+from fleetune.preparation.step_comparison import WithoutDropout
+
+STEPS, SAMPLES, TOKENS = 2, 4, 12
+LEARNING_RATE = 0.05
+FACTOR = 50.0
+"""Largest accepted distance from the plain loop, as a multiple of the plain loop's own rounding."""
+ORDERS = 4
+"""Number of sample orders by which rounding is measured."""
+LABELS = ("a", "b", "c")
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a family."""
+
+    status: str
+    """bitwise, bound, refused or differs."""
+    units: int = 0
+    distance: float = 0.0
+    """Of the change of all weights, relative to the plain loop's."""
+    floor: float = 0.0
+    """The same of the plain loop with its samples in another order."""
+    why: str = ""
+
+
+BITWISE, BOUND, REFUSED, DIFFERS = "bitwise", "bound", "refused", "differs"
+
+
+@dataclass(frozen=True)
+class _Trial:
+    graph: Graph
+    inputs: Tensors
+    labels: torch.Tensor
+    task: str
+    make: Callable[[], nn.Module]
+
+    def trained(self, cut: bool, order: torch.Tensor | None = None) -> tuple[Tensors, list[float]]:
+        """Return the change of every trained parameter, and the losses."""
+        model = self.make().train()
+        start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        order = torch.arange(SAMPLES) if order is None else order
+        step = _cut_step(self.graph, model) if cut else _plain_step(model)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        optimizer = SGD(parameters, lr=LEARNING_RATE)
+        losses = []
+        for number in range(STEPS):
+            torch.manual_seed(number)
+            losses.append(step({k: v[order] for k, v in self.inputs.items()}, self.labels[order], self.task))
+            optimizer.step()
+            optimizer.zero_grad()
+        return {n: p.detach() - start[n] for n, p in model.named_parameters() if p.requires_grad}, losses
+
+
+def _loss(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Tensor:
+    if task == "causal-lm":
+        logits, labels = logits[:, :-1].transpose(1, 2), labels[:, 1:]
+    return functional.cross_entropy(logits, labels)
+
+
+def _plain_step(model: nn.Module) -> Callable[[Tensors, torch.Tensor, str], float]:
+    def step(inputs: Tensors, labels: torch.Tensor, task: str) -> float:
+        result: Any = model(**inputs)
+        loss = _loss(result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0], labels, task)
+        loss.backward()
+        return float(loss.detach())
+
+    return step
+
+
+def _cut_step(graph: Graph, model: nn.Module) -> Callable[[Tensors, torch.Tensor, str], float]:
+    """Return a step in which every unit is a segment of its own and only values that cross cuts are passed on."""
+    segments = [SegmentRunner(graph, (unit.name,), model, torch.device("cpu")) for unit in graph.units]
+
+    def step(inputs: Tensors, labels: torch.Tensor, task: str) -> float:
+        values: Values = {number: inputs[name] for name, number in graph.inputs.items()}
+        history: list[tuple[Values, Values]] = []
+        for segment in segments:
+            taken = {n: values[n].detach().clone() for n in segment.input_values}
+            taken = {n: v.requires_grad_() if graph.value(n).gradient else v for n, v in taken.items()}
+            values = segment.run(taken, len(labels))
+            history.append((taken, values))
+        loss = _loss(values[graph.output], labels, task)
+        loss.backward()
+        for (later, _), (_, outputs) in zip(reversed(history[1:]), reversed(history[:-1]), strict=True):
+            reached = [n for n, v in outputs.items() if v.requires_grad and later[n].grad is not None]
+            if reached:
+                torch.autograd.backward([outputs[n] for n in reached], [later[n].grad for n in reached])
+        return float(loss.detach())
+
+    return step
+
+
+def try_family(task: str, config: Mapping[str, Any], granularity: str = "block") -> Outcome:
+    """Train a small random model both ways and compare."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="fleetune-") as folder:
+            return _compare(_prepare(task, config, granularity, Path(folder)))
+    except Refused as refusal:
+        return Outcome(REFUSED, why=" ".join(str(refusal).split()))
+
+
+def _prepare(task: str, changes: Mapping[str, Any], granularity: str, folder: Path) -> _Trial:
+    request = ModelRequest(task=task, config=dict(changes), granularity=granularity)
+    labels = () if task == "causal-lm" else LABELS
+    config = configuration(request, labels, pad_token_id=0)
+    inputs, targets = _samples(request)
+    module = skeleton(config, request)
+    recorded = fold_into_units(record_model(module, inputs, leaf_modules(module, granularity)))
+    graph = without_device(merge_uncuttable(recorded))
+    write_init_weights(config, request, 3, folder / "start.safetensors")
+    return _Trial(graph, inputs, targets, task, lambda: initial_model(config, request, folder / "start.safetensors"))
+
+
+def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
+    spec = input_spec(request)
+    drawn = torch.Generator().manual_seed(7)
+    if not spec.is_text:
+        size = spec.image_size or 32
+        pixels = torch.randn(SAMPLES, spec.channels, size, size, generator=drawn)
+        return {"pixel_values": pixels}, torch.arange(SAMPLES) % len(LABELS)
+    ids = torch.randint(5, 250, (SAMPLES, TOKENS), generator=drawn)
+    mask = torch.ones(SAMPLES, TOKENS, dtype=torch.long)
+    mask[0, TOKENS - 3 :] = 0
+    labels = ids.masked_fill(mask == 0, -100) if request.task == "causal-lm" else torch.arange(SAMPLES) % len(LABELS)
+    return {"input_ids": ids, "attention_mask": mask}, labels
+
+
+def _compare(trial: _Trial) -> Outcome:
+    units = len(trial.graph.units)
+    plain, losses = trial.trained(cut=False)
+    ours, our_losses = trial.trained(cut=True)
+    if losses == our_losses and all(torch.equal(plain[name], ours[name]) for name in plain):
+        return Outcome(BITWISE, units)
+    with WithoutDropout():
+        plain, losses = trial.trained(cut=False)
+        ours, our_losses = trial.trained(cut=True)
+        floors = dict.fromkeys(plain, 0.0)
+        loss_floor = 0.0
+        for number in range(ORDERS):
+            order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(number))
+            moved, moved_losses = trial.trained(cut=False, order=order)
+            floors = {name: max(floor, _distance(moved, plain, name)) for name, floor in floors.items()}
+            loss_floor = max(loss_floor, *(abs(a - b) for a, b in zip(moved_losses, losses, strict=True)))
+    sizes = {name: float(change.double().norm()) for name, change in plain.items()}
+    shares = sorted(floors[name] / sizes[name] for name in plain if sizes[name])
+    usual = shares[len(shares) // 2] if shares else 0.0
+    bounds = {name: FACTOR * max(floors[name], usual * sizes[name]) for name in plain}
+    found = {name: _distance(ours, plain, name) for name in plain}
+    whole = sum(size**2 for size in sizes.values()) ** 0.5 or 1.0
+    distance = sum(d**2 for d in found.values()) ** 0.5 / whole
+    floor = sum(d**2 for d in floors.values()) ** 0.5 / whole
+    beyond = [name for name in plain if not found[name] <= bounds[name]]
+    if beyond:
+        worst = max(beyond, key=lambda name: found[name] / (sizes[name] or 1e-30))
+        return Outcome(DIFFERS, units, distance, floor, f"{len(beyond)} of {len(plain)} tensors, most in {worst}")
+    return Outcome(BOUND, units, distance, floor)
+
+
+def _distance(found: Tensors, plain: Tensors, name: str) -> float:
+    return float((found[name].double() - plain[name].double()).norm())
