@@ -43,8 +43,8 @@ def small_changes(default: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     nested = tuple(getattr(default, "sub_configs", {}) or {})
     for key, value in default.to_dict().items():
-        inner = getattr(default, key, None)
-        if key in nested and inner is not None and hasattr(inner, "to_dict"):
+        inner = getattr(default, key, None) if key in nested else None
+        if inner is not None and hasattr(inner, "to_dict"):
             found[key] = {**small_changes(inner), MODEL_TYPE: inner.model_type}
         elif isinstance(value, int) and not isinstance(value, bool):
             smaller = _smaller(key, value)

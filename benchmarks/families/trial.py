@@ -1,8 +1,7 @@
 """One family trained for two steps, cut between all of its units, beside a loop of plain PyTorch on the whole model."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import initial_model, write_init_weights
-from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner, Values, without_device
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration, input_spec
-from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
+from fleetune.models.unit_graph import record_units
 from fleetune.preparation.step_comparison import WithoutDropout
 
 STEPS, SAMPLES, TOKENS = 2, 4, 12
@@ -41,6 +39,8 @@ class Outcome:
     status: str
     """bitwise, bound, refused or differs."""
     units: int = 0
+    layers: bool = False
+    """True if layers are the units, because blocks cannot be."""
     distance: float = 0.0
     """Of the change of all weights, relative to the plain loop's."""
     floor: float = 0.0
@@ -58,6 +58,8 @@ class _Trial:
     labels: torch.Tensor
     task: str
     make: Callable[[], nn.Module]
+    layers: bool
+    """True if layers are the units, because blocks cannot be."""
 
     def trained(self, cut: bool, order: torch.Tensor | None = None) -> tuple[Tensors, list[float]]:
         """Return the change of every trained parameter, and the losses."""
@@ -130,10 +132,12 @@ def _prepare(task: str, changes: Mapping[str, Any], granularity: str, folder: Pa
     config = configuration(request, labels, pad_token_id=0)
     inputs, targets = _samples(request)
     module = skeleton(config, request)
-    recorded = fold_into_units(record_model(module, inputs, leaf_modules(module, granularity)))
-    graph = without_device(merge_uncuttable(recorded))
+    notes: list[str] = []
+    graph = without_device(record_units(module, inputs, granularity, notes.append))
     write_init_weights(config, request, 3, folder / "start.safetensors")
-    return _Trial(graph, inputs, targets, task, lambda: initial_model(config, request, folder / "start.safetensors"))
+    return _Trial(
+        graph, inputs, targets, task, lambda: initial_model(config, request, folder / "start.safetensors"), bool(notes)
+    )
 
 
 def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
@@ -155,7 +159,7 @@ def _compare(trial: _Trial) -> Outcome:
     plain, losses = trial.trained(cut=False)
     ours, our_losses = trial.trained(cut=True)
     if losses == our_losses and all(torch.equal(plain[name], ours[name]) for name in plain):
-        return Outcome(BITWISE, units)
+        return Outcome(BITWISE, units, trial.layers)
     with WithoutDropout():
         plain, losses = trial.trained(cut=False)
         ours, our_losses = trial.trained(cut=True)
@@ -177,8 +181,10 @@ def _compare(trial: _Trial) -> Outcome:
     beyond = [name for name in plain if not found[name] <= bounds[name]]
     if beyond:
         worst = max(beyond, key=lambda name: found[name] / (sizes[name] or 1e-30))
-        return Outcome(DIFFERS, units, distance, floor, f"{len(beyond)} of {len(plain)} tensors, most in {worst}")
-    return Outcome(BOUND, units, distance, floor)
+        return Outcome(
+            DIFFERS, units, trial.layers, distance, floor, f"{len(beyond)} of {len(plain)} tensors, most in {worst}"
+        )
+    return Outcome(BOUND, units, trial.layers, distance, floor)
 
 
 def _distance(found: Tensors, plain: Tensors, name: str) -> float:

@@ -14,10 +14,10 @@ from fleetune.data.prepared_data import LocalSource, PreparedData
 from fleetune.data.writer import Preparation, write_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
-from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration, input_spec
-from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable, tied_adapter_layers
+from fleetune.models.unit_graph import record_units
+from fleetune.models.units import tied_adapter_layers
 from fleetune.preparation.step_comparison import RECORDED_SAMPLES, compare_recorded
 
 
@@ -81,9 +81,7 @@ def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     module = skeleton(config, task.model)
     rows = prepared.rows("train", [index % prepared.size("train") for index in range(RECORDED_SAMPLES)])
     samples = {name: torch.from_numpy(array) for name, array in rows.items() if name != "labels"}
-    graph = merge_uncuttable(
-        fold_into_units(record_model(module, samples, leaf_modules(module, task.model.granularity)))
-    )
+    graph = record_units(module, samples, task.model.granularity, task.note)
     task.model_folder.mkdir(parents=True, exist_ok=True)
     (task.model_folder / "graph.json").write_text(graph_text(graph), encoding="utf-8")
     config.save_pretrained(task.model_folder / "model")

@@ -21,7 +21,7 @@ from fleetune.training.measurements import ClockOffset
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
+    torch.uint8, torch.bool, torch.complex64,
 )}  # fmt: skip
 POLL_S = 0.5
 BACKUP_ITEMS = "backup"

@@ -11,11 +11,10 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.randomness import RandomContext, unit_seed
-from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
-from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
+from fleetune.models.unit_graph import record_units
 from fleetune.models.weights import WeightReader
 from tests.training.model_families import IMAGE, LANGUAGE, Family, model_request
 
@@ -57,9 +56,7 @@ def recorded(family: Family, folder: Path, granularity: str = "block", **changes
     labels = () if family.task == LANGUAGE else LABELS
     config = configuration(request, labels)
     module = skeleton(config, request)
-    made = merge_uncuttable(
-        fold_into_units(record_model(module, batch(family, RECORDED), leaf_modules(module, granularity)))
-    )
+    made = record_units(module, batch(family, RECORDED), granularity)
     graph = parse_graph(graph_text(made), "graph.json")
     write_init_weights(config, request, 3, folder / "start.safetensors")
     return Recorded(request, graph, folder / "start.safetensors", labels)
