@@ -73,7 +73,6 @@ def holds_experts(module: nn.Module) -> bool:
     return hasattr(module, "_is_expert_parallel")
 
 
-@register_flop_formula(torch.ops.aten._grouped_mm)
 def _grouped_product_flops(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
     """FLOPs of torch._grouped_mm, which torch's FLOP counter does not know.
 
@@ -81,3 +80,6 @@ def _grouped_product_flops(left: Any, right: Any, *args: Any, **kwargs: Any) -> 
     [rows, new width].
     """
     return int(2 * left[-2] * left[-1] * right[-1])
+
+
+register_flop_formula(torch.ops.aten._grouped_mm)(_grouped_product_flops)

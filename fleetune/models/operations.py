@@ -41,6 +41,8 @@ EXCLUDED = {
     "pin_memory", "record_stream", "register_hook", "register_post_accumulate_grad_hook", "resize", "resize_as",
     "retain_grad", "storage", "storage_type", "tolist", "untyped_storage", "xpu",
 }  # fmt: skip
+WITH_ITEM = "with_item"
+"""Name of the one function of a graph that torch does not have."""
 LONGEST_CHARACTERS = 400
 HIGHEST_POWER = 8
 LARGEST = 1 << 62
@@ -74,7 +76,15 @@ def _allowed_functions() -> dict[str, Function]:
         for part in factory.split("."):
             owner = getattr(owner, part)
         found[f"torch.{factory}"] = owner
+    found[WITH_ITEM] = with_item
     return found
+
+
+def with_item(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """Return a copy of a tensor in which `tensor[index]` is `value`: item assignment as a pure function."""
+    changed = tensor.clone()
+    changed[index] = value
+    return changed
 
 
 def _is_pure(name: str) -> bool:
