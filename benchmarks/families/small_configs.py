@@ -7,6 +7,10 @@ derived from others (such as the kind of each layer) are left out, so that the c
 import re
 from typing import Any
 
+from transformers import AutoConfig
+
+from benchmarks.families.overrides import OVERRIDES
+
 VOCABULARY = 320
 POSITIONS = 64
 WIDTH, HEADS, LAYERS, EXPERTS = 32, 4, 2, 4
@@ -38,6 +42,12 @@ LISTS: tuple[tuple[str, Any], ...] = (
 MODEL_TYPE = "model_type"
 
 
+def small_config(model_type: str) -> dict[str, Any]:
+    """Return the settings of a small model of a type."""
+    changes = small_changes(AutoConfig.for_model(model_type))
+    return {**changes, **OVERRIDES.get(model_type, {}), MODEL_TYPE: model_type}
+
+
 def small_changes(default: Any) -> dict[str, Any]:
     """Return the settings, nested as in the configuration, that make a default configuration small."""
     found: dict[str, Any] = {}
@@ -59,7 +69,7 @@ def small_changes(default: Any) -> dict[str, Any]:
 
 def _smaller(key: str, value: int) -> int:
     if TOKEN.fullmatch(key):
-        return value if value < VOCABULARY else VOCABULARY - 1 - value % 16
+        return value if value < VOCABULARY else VOCABULARY - 1 - value % 64
     for pattern, size in SIZES:
         if re.fullmatch(pattern, key):
             return min(value, size) if value > 0 else value

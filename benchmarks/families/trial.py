@@ -18,9 +18,9 @@ from fleetune.models.graph import Graph
 from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.segment import SegmentRunner, Values, without_device
 from fleetune.models.skeleton import skeleton
-from fleetune.models.source import configuration, input_spec
+from fleetune.models.source import configuration, input_spec, text_part
 from fleetune.models.unit_graph import record_units
-from fleetune.preparation.step_comparison import WithoutDropout
+from fleetune.preparation.step_comparison import Samples, WithoutDropout, compare_step
 
 STEPS, SAMPLES, TOKENS = 2, 4, 12
 LEARNING_RATE = 0.05
@@ -121,7 +121,11 @@ def try_family(task: str, config: Mapping[str, Any], granularity: str = "block")
     """Train a small random model both ways and compare."""
     try:
         with tempfile.TemporaryDirectory(prefix="fleetune-") as folder:
-            return _compare(_prepare(task, config, granularity, Path(folder)))
+            trial = _prepare(task, config, granularity, Path(folder))
+            compare_step(
+                trial.graph, trial.make(), Samples(inputs=trial.inputs, labels=trial.labels, task=task, seed=5)
+            )
+            return _compare(trial)
     except Refused as refusal:
         return Outcome(REFUSED, why=" ".join(str(refusal).split()))
 
@@ -147,9 +151,12 @@ def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
         size = spec.image_size or 32
         pixels = torch.randn(SAMPLES, spec.channels, size, size, generator=drawn)
         return {"pixel_values": pixels}, torch.arange(SAMPLES) % len(LABELS)
-    ids = torch.randint(5, 250, (SAMPLES, TOKENS), generator=drawn)
+    ids = torch.randint(5, 240, (SAMPLES, TOKENS), generator=drawn)
     mask = torch.ones(SAMPLES, TOKENS, dtype=torch.long)
     mask[0, TOKENS - 3 :] = 0
+    end = text_part(configuration(request)).eos_token_id
+    if isinstance(end, int) and request.task != "causal-lm":  # some classifiers read the end token
+        ids[torch.arange(SAMPLES), mask.sum(1) - 1] = end
     labels = ids.masked_fill(mask == 0, -100) if request.task == "causal-lm" else torch.arange(SAMPLES) % len(LABELS)
     return {"input_ids": ids, "attention_mask": mask}, labels
 

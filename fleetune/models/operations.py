@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import get_overridable_functions, resolve_name
 
 from fleetune.errors import Refused
@@ -41,8 +42,8 @@ EXCLUDED = {
     "pin_memory", "record_stream", "register_hook", "register_post_accumulate_grad_hook", "resize", "resize_as",
     "retain_grad", "storage", "storage_type", "tolist", "untyped_storage", "xpu",
 }  # fmt: skip
-WITH_ITEM = "with_item"
-"""Name of the one function of a graph that torch does not have."""
+WITH_ITEM, AT_MARK = "with_item", "at_mark"
+"""Names of the two functions of a graph that torch does not have."""
 LONGEST_CHARACTERS = 400
 HIGHEST_POWER = 8
 LARGEST = 1 << 62
@@ -76,7 +77,7 @@ def _allowed_functions() -> dict[str, Function]:
         for part in factory.split("."):
             owner = getattr(owner, part)
         found[f"torch.{factory}"] = owner
-    found[WITH_ITEM] = with_item
+    found |= {WITH_ITEM: with_item, AT_MARK: at_mark}
     return found
 
 
@@ -85,6 +86,23 @@ def with_item(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     changed = tensor.clone()
     changed[index] = value
     return changed
+
+
+def at_mark(tensor: torch.Tensor, mark: torch.Tensor) -> torch.Tensor:
+    """Return `tensor[mark, :]`, where `mark` is true once in each row; Refused if it is not.
+
+    tensor [samples, tokens, width], mark [samples, tokens]; the result is [samples, width], which without that
+    condition would depend on the data. Classifiers such as BART's read the end token so.
+    """
+    if tensor.is_meta or is_fake(tensor):
+        return tensor[:, 0]
+    found = mark.sum(1)
+    if not bool((found == 1).all()):
+        raise Refused(
+            f"model: it reads the one end token of each text, but a text has {int(found[found != 1][0])}; give texts "
+            "that end with the end token (a tokenizer of the model's own adds it), and that do not contain it"
+        )
+    return tensor[mark, :]
 
 
 def _is_pure(name: str) -> bool:

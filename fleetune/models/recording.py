@@ -12,7 +12,15 @@ from torch.utils import _pytree as pytree
 
 from fleetune.errors import Refused
 from fleetune.models import graph as g
-from fleetune.models.operations import REFLECTED_OPERATORS, WITH_ITEM, NodeRef, SizeExpression, is_allowed
+from fleetune.models.operations import (
+    AT_MARK,
+    REFLECTED_OPERATORS,
+    WITH_ITEM,
+    NodeRef,
+    SizeExpression,
+    at_mark,
+    is_allowed,
+)
 from fleetune.models.randomness import like_random_output
 
 StandIn = Callable[[torch.Tensor], torch.Tensor]
@@ -94,6 +102,10 @@ class Recording(TorchFunctionMode):
             self._keep_draw(func, args, kwargs)
             return func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
+        if func is torch.unique_consecutive:
+            return args[0].new_empty(1)  # models count it to check their marks, as AT_MARK does; it cannot be read
+        if name == "__getitem__" and _picks_marks(*args):
+            func, name, args = at_mark, AT_MARK, (args[0], args[1][0])
         with self._operation(args, kwargs):
             self._keep_draw(func, args, kwargs)
             owners = self._owners(name, args)
@@ -109,7 +121,7 @@ class Recording(TorchFunctionMode):
             if kwargs.get("out") is not None:
                 raise Refused(f"{name} writes into a tensor that it is given (out=)")
             kwargs = {key: False if key == "inplace" else value for key, value in kwargs.items()}
-            self._add_call(g.FUNCTION, self._spelled(func, name), args, kwargs, out)
+            self._add_call(g.FUNCTION, name if name == AT_MARK else self._spelled(func, name), args, kwargs, out)
             self._pass_on(owners, out)
             if name == "__getitem__" and out._is_view():
                 self._items[id(out)] = args[0], args[1]
@@ -250,6 +262,13 @@ def _memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return dimensions from the outermost to the innermost in memory."""
     strides = [s.node.hint if isinstance(s, torch.SymInt) else s for s in tensor.stride()]
     return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
+
+
+def _picks_marks(tensor: torch.Tensor, index: Any) -> bool:
+    """Return whether a tensor's index is (mask of samples and tokens, all of the rest)."""
+    if not isinstance(index, tuple) or len(index) != 2 or index[1] != slice(None) or tensor.dim() != 3:
+        return False
+    return isinstance(index[0], torch.Tensor) and index[0].dtype == torch.bool and index[0].dim() == 2
 
 
 def _tensors(argument: Any) -> list[torch.Tensor]:

@@ -229,6 +229,8 @@ def _for_training(
         for part in (config, text_part(config)):
             if getattr(part, "pad_token_id", None) is None:
                 part.pad_token_id = pad_token_id or 0  # a decoder's head needs it to find the last token
+        if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+            config.decoder_start_token_id = config.pad_token_id  # as T5's folders have it
     _refuse_router_loss(config)
     return config
 

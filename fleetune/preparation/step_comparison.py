@@ -94,6 +94,7 @@ def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> None:
     pair = _Pair(graph, model.train())
     with torch.random.fork_rng(devices=[]):
         own = pair.step(samples)
+        _check_loss(pair.own_loss(samples), own[LOSS], samples)
         distances = _distances(pair.step(samples, recorded=True), own)
         if not any(distances.values()):
             return
@@ -116,8 +117,8 @@ class _Pair:
 
     def step(self, samples: Samples, recorded: bool = False) -> Tensors:
         """Output, loss, every trained parameter's gradient (zeros where it has none) and every buffer of one step."""
-        kept = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         self._model.zero_grad(set_to_none=True)
+        kept = self._buffers()
         torch.manual_seed(samples.seed)
         output = self._recorded(samples) if recorded else self._own(samples)
         loss = loss_sum(output, samples.labels, samples.task)
@@ -125,12 +126,32 @@ class _Pair:
             (loss / max(1, count_targets(samples.labels.numpy(), samples.task))).backward()
         found = {OUTPUT: output.detach(), LOSS: loss.detach()}
         found |= {name: torch.zeros(()) if p.grad is None else p.grad for name, p in self.trained.items()}
-        found |= {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        found |= self._buffers()
         self._model.zero_grad(set_to_none=True)
+        self._put_back(kept)
+        return found
+
+    def own_loss(self, samples: Samples) -> float | None:
+        """Return the loss that the model computes by itself when it is given labels; None if it computes none."""
+        kept = self._buffers()
+        torch.manual_seed(samples.seed)
+        try:
+            with torch.no_grad():
+                result: Any = self._model(**samples.inputs, labels=samples.labels)
+        except Exception:  # it has no labels, or other ones
+            return None
+        finally:
+            self._put_back(kept)
+        loss = getattr(result, "loss", None)
+        return float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
+
+    def _buffers(self) -> Tensors:
+        return {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+
+    def _put_back(self, buffers: Tensors) -> None:
         with torch.no_grad():
             for name, buffer in self._model.named_buffers():
-                buffer.copy_(kept[name])
-        return found
+                buffer.copy_(buffers[name])
 
     def _own(self, samples: Samples) -> torch.Tensor:
         result: Any = self._model(**samples.inputs)
@@ -141,6 +162,18 @@ class _Pair:
         graph = self._segment.graph
         values = {number: samples.inputs[name] for name, number in graph.inputs.items()}
         return self._segment.run(values, len(samples.labels))[graph.output]
+
+
+def _check_loss(own: float | None, summed: torch.Tensor, samples: Samples) -> None:
+    """Refuse a model whose own loss is not the task's, such as one with an auxiliary term."""
+    if own is None:
+        return
+    mean = float(summed) / max(1, count_targets(samples.labels.numpy(), samples.task))
+    if abs(own - mean) > FACTOR * torch.finfo(summed.dtype).eps * abs(mean):
+        raise Refused(
+            f"model: its own loss is {own:.6g}, where the cross entropy of {samples.task} is {mean:.6g}; what it adds "
+            "is not trained here, so switch it off in model.config"
+        )
 
 
 class WithoutDropout(TorchFunctionMode):

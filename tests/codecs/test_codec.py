@@ -96,7 +96,7 @@ def test_tensors_in_any_layout(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_travels_dense_in_every_codec(codec: str) -> None:
-    """Integers, booleans, empty tensors, and single numbers come back bit by bit."""
+    """Integers, booleans, complex numbers, empty tensors, and single numbers come back bit by bit."""
     for tensor in (
         torch.arange(1000).view(10, 100),
         torch.arange(256).to(torch.uint8).view(2, 128),
@@ -105,6 +105,7 @@ def test_what_travels_dense_in_every_codec(codec: str) -> None:
         torch.empty(3, 0),
         torch.tensor(3.25),
         torch.tensor(7),
+        torch.tensor([[1 + 2j], [-0.5j]]),
     ):
         sent = encode(codec, tensor, 7.0)
         found = through(sent)

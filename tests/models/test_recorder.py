@@ -161,11 +161,12 @@ def run_units(graph: Graph, model: Small, x: torch.Tensor) -> torch.Tensor:
     return values[graph.output]
 
 
-def assign_item(x: torch.Tensor) -> torch.Tensor:
-    """Changes a row by name."""
+def item_under_a_view(x: torch.Tensor) -> torch.Tensor:
+    """Changes an item that a view shows."""
     x = x * 1
+    seen = x.view(-1, 2, 2)
     x[:, 0] = 0
-    return x
+    return seen.flatten(1)
 
 
 def change_under_a_view(x: torch.Tensor) -> torch.Tensor:
@@ -202,8 +203,8 @@ apply_reversed = Reversed.apply  # bound before anybody watches
         (lambda x: x * (1.0 / x.shape[0]), "known only when it runs"),
         (lambda x: x + x.nonzero().sum(), "shape depends on the data"),
         (lambda x: x.reshape(4, 4), "every batch size"),
-        (assign_item, "changed in place"),
         (change_under_a_view, "changed in place"),
+        (item_under_a_view, "changed in place"),
         (lambda x: x.mT.mT, "makes a tensor from a property"),
         (lambda x: x.detach().fill_(1.0), "cannot be recorded"),
         (lambda x: torch.tensor(x.tolist()), "data-dependent"),
@@ -270,7 +271,34 @@ def without_gradient(x: torch.Tensor) -> torch.Tensor:
     return x * factor
 
 
-@pytest.mark.parametrize("between", [in_place, without_gradient])
+def assigned_items(x: torch.Tensor) -> torch.Tensor:
+    """Fill a tensor by its items, as encoder-decoder models shift their inputs."""
+    shifted = x.new_zeros(x.shape)
+    shifted[:, 1:] = x[:, :-1].clone()
+    shifted[:, 0] = 7
+    return shifted.masked_fill_(shifted == 7, 1.5)
+
+
+def copied_into_items(x: torch.Tensor) -> torch.Tensor:
+    """Put a tensor together in memory of its own, as DeepSeek-V3 does with its keys."""
+    whole = x.new_empty(x.shape)
+    whole[..., :2].copy_(x[..., 2:])
+    whole[..., 2:].copy_(x[..., :2])
+    return whole
+
+
+def items_changed_in_place(x: torch.Tensor) -> torch.Tensor:
+    """Change items, and items of items, in place."""
+    whole = x * 1
+    whole[:, 1:] += whole[:, :-1].clone() * 2
+    whole[:, 1].mul_(2)
+    whole[:, None][..., 0] = 3.0
+    return whole
+
+
+@pytest.mark.parametrize(
+    "between", [in_place, without_gradient, assigned_items, copied_into_items, items_changed_in_place]
+)
 def test_glue_means_the_same_when_it_is_cut_off(between: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """In-place functions become their pure forms, and no_grad stays in force: values and gradients are the model's."""
     torch.manual_seed(0)

@@ -3,6 +3,7 @@
 import importlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models import graph as g
 from fleetune.models.recorder import record_model
+from fleetune.models.unit_graph import record_units
 from fleetune.models.units import fold_into_units, leaf_modules
 from fleetune.preparation import step_comparison
 from fleetune.preparation.prepare import prepare
@@ -124,15 +126,43 @@ def test_a_slightly_wrong_number_is_not(error: float) -> None:
         compare_step(wrong, model, given)
 
 
+class OwnLoss(nn.Module):
+    """A classifier whose own loss is its task's cross entropy times a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.layer, self.factor = nn.Linear(4, 3), factor
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        """Return logits, and with labels the loss."""
+        logits = self.layer(x)
+        loss = None if labels is None else self.factor * nn.functional.cross_entropy(logits, labels)
+        return SimpleNamespace(logits=logits, loss=loss)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0001])
+def test_a_loss_with_something_else_in_it_is_refused(factor: float) -> None:
+    """Only the task's cross entropy is trained, so a model whose own loss is another is refused with both numbers."""
+    model = OwnLoss(factor)
+    given = {"x": torch.randn(4, 4, generator=torch.Generator().manual_seed(1))}
+    graph = fold_into_units(record_model(model, given, {"layer"}))
+    step = Samples(inputs=given, labels=torch.tensor([0, 1, 2, 0]), task="image-classification", seed=1)
+    if factor == 1.0:
+        compare_step(graph, model, step)
+        return
+    with pytest.raises(Refused, match=r"its own loss is .*, where the cross entropy of image-classification is "):
+        compare_step(graph, model, step)
+
+
 def test_a_wrong_recording_is_refused_by_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Preparation compares the graph on the data and weights of training, without a device."""
 
     def forgetful(*given: Any) -> g.Graph:
-        graph = record_model(*given)
+        graph = record_units(*given)
         cut = next(n for n in graph.nodes if n.kind == g.MODULE and n.target.endswith("layer.0") and n.value)
         return changed(graph, cut.id, value=replace(cut.value, gradient=False))  # type: ignore[type-var]
 
-    monkeypatch.setattr(importlib.import_module("fleetune.preparation.prepare"), "record_model", forgetful)
+    monkeypatch.setattr(importlib.import_module("fleetune.preparation.prepare"), "record_units", forgetful)
     with pytest.raises(Refused, match="BertForSequenceClassification differs from the model's own"):
         prepare(preparation_task(tmp_path, MODEL, data_request(FAMILY, tmp_path)))
 

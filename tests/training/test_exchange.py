@@ -180,6 +180,7 @@ KINDS = (
     torch.zeros(0, 4),
     torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
     torch.tensor([2**40, -1]),
+    torch.tensor([[1 + 2j], [-0.5j]]),  # Llama 4's rotations
 )
 
 

@@ -1,0 +1,57 @@
+"""Families that need a way of their own, cut between all units, train for two steps like the whole model in a plain
+loop; `python -m benchmarks.families` does the same for every family of transformers.
+"""
+
+import pytest
+import torch
+
+from benchmarks.families.small_configs import small_config
+from benchmarks.families.trial import BITWISE, try_family
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import Refused
+from fleetune.models.operations import at_mark
+from fleetune.models.source import configuration, input_spec
+
+TEXT, LANGUAGE = "sequence-classification", "causal-lm"
+
+
+@pytest.mark.parametrize(
+    "task, model_type",
+    [
+        pytest.param(LANGUAGE, "qwen3_5", id="settings-of-a-text-part"),
+        pytest.param(LANGUAGE, "llama4_text", id="complex-numbers-cross-cuts"),
+        pytest.param(TEXT, "bart", id="one-end-token-is-read"),
+    ],
+)
+def test_a_family_trains_bit_by_bit(task: str, model_type: str) -> None:
+    """Two steps with cuts between all units change all weights as a plain loop does."""
+    found = try_family(task, small_config(model_type))
+    assert (found.status, found.layers) == (BITWISE, False), found
+
+
+def test_layers_are_the_units_where_blocks_cannot_be() -> None:
+    """Gemma 4's blocks hand on a dictionary, so they cannot be sent; its layers train bit by bit."""
+    config = small_config("gemma4_text") | {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
+    found = try_family(LANGUAGE, config)
+    assert (found.status, found.layers) == (BITWISE, True), found
+
+
+@pytest.mark.parametrize("marks", [[[True, False], [False, False]], [[True, True], [False, True]]])
+def test_a_text_without_its_one_end_token_is_refused(marks: list[list[bool]]) -> None:
+    """A classifier that reads the end token of each text has no other answer for a text with none or several."""
+    with pytest.raises(Refused, match=r"reads the one end token of each text, but a text has (0|2); give texts that"):
+        at_mark(torch.zeros(2, 2, 3), torch.tensor(marks))
+
+
+def test_settings_of_a_text_part_are_found_and_set() -> None:
+    """In a model of several parts the text part's vocabulary and positions limit the data, and it keeps no cache."""
+    nested = {"text_config": {"model_type": "qwen3_5_text", "vocab_size": 999, "max_position_embeddings": 77}}
+    request = ModelRequest(task=LANGUAGE, config={"model_type": "qwen3_5", **nested})
+    assert (input_spec(request).vocab_size, input_spec(request).max_positions) == (999, 77)
+    assert configuration(request).text_config.use_cache is False
+
+
+def test_a_setting_that_differs_between_layers_can_be_given() -> None:
+    """Bug: reading Gemma 4's head_dim raised the configuration's own error."""
+    config = configuration(ModelRequest(task=LANGUAGE, config={"model_type": "gemma4_text", "head_dim": 16}))
+    assert config.to_dict()["head_dim"] == 16
