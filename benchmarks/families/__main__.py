@@ -22,16 +22,21 @@ TRIALS_PER_PROCESS = 25
 """A new process takes over then, since libraries keep memory."""
 
 
-def results(wanted: list[tuple[str, str]], processes: int) -> list[Result]:
-    """Run all trials, each in a process of its own kind."""
+def results(wanted: list[tuple[str, str]], processes: int, kept: Path | None) -> list[Result]:
+    """Run all trials that the file `kept` does not have, in processes of their own, and add them to it."""
+    lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
+    found = {(each.task, each.model_type): each for each in map(Result.from_json, lines)}
+    missing = [trial for trial in wanted if trial not in found]
     report = progress_printer()
-    context = get_context("spawn")
-    found = []
-    with ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=TRIALS_PER_PROCESS) as pool:
-        for result in pool.map(run_trial, *zip(*wanted, strict=True)):
+    settings = {"mp_context": get_context("spawn"), "max_tasks_per_child": TRIALS_PER_PROCESS}
+    with ProcessPoolExecutor(processes, **settings) as pool:
+        for result in pool.map(run_trial, *zip(*missing, strict=True)) if missing else ():
             report(f"{result.task} {result.model_type}: {result.outcome.status}")
-            found.append(result)
-    return found
+            found[result.task, result.model_type] = result
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(result.to_json() + "\n")
+    return [found[trial] for trial in wanted]
 
 
 def figures(found: list[Result]) -> list[Figure]:
@@ -63,6 +68,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)} only, within 60 s")
     parser.add_argument("--only", nargs="+", metavar="TYPE", help="these types of model only")
     parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.name}")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="add outcomes to this file; skip those that it has")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     chosen = arguments.only or (QUICK if arguments.quick else None)
@@ -73,7 +79,7 @@ def main() -> int:
         parser.error("--write is for all types; leave --only and --quick out")
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     report = Report("families", arguments.quick)
-    found = results(wanted, arguments.processes)
+    found = results(wanted, arguments.processes, arguments.keep)
     report.add(figures(found))
     page = page_of(found)
     if arguments.write:

@@ -64,6 +64,8 @@ def small_changes(default: Any) -> dict[str, Any]:
             size = next((size for pattern, size in LISTS if re.fullmatch(pattern, key)), None)
             if size is not None:
                 found[key] = [size if size == 1 else size * (at + 1) for at in range(len(value))]
+    if "kv_lora_rank" in default.to_dict():  # latent attention has as many heads of keys as of queries
+        found["num_key_value_heads"] = HEADS
     return found
 
 

@@ -48,7 +48,11 @@ class Outcome:
     why: str = ""
 
 
-BITWISE, BOUND, REFUSED, DIFFERS = "bitwise", "bound", "refused", "differs"
+BITWISE, BOUND, REFUSED, DIFFERS, UNTRIED = "bitwise", "bound", "refused", "differs", "untried"
+
+
+class Untried(Exception):
+    """The small configuration makes no model that runs by itself."""
 
 
 @dataclass(frozen=True)
@@ -126,22 +130,26 @@ def try_family(task: str, config: Mapping[str, Any], granularity: str = "block")
                 trial.graph, trial.make(), Samples(inputs=trial.inputs, labels=trial.labels, task=task, seed=5)
             )
             return _compare(trial)
+    except Untried as reason:
+        return Outcome(UNTRIED, why=str(reason))
     except Refused as refusal:
         return Outcome(REFUSED, why=" ".join(str(refusal).split()))
 
 
 def _prepare(task: str, changes: Mapping[str, Any], granularity: str, folder: Path) -> _Trial:
     request = ModelRequest(task=task, config=dict(changes), granularity=granularity)
-    labels = () if task == "causal-lm" else LABELS
-    config = configuration(request, labels, pad_token_id=0)
-    inputs, targets = _samples(request)
-    module = skeleton(config, request)
+    start = folder / "start.safetensors"
+    try:
+        config = configuration(request, () if task == "causal-lm" else LABELS, pad_token_id=0)
+        inputs, labels = _samples(request)
+        module = skeleton(config, request)
+        write_init_weights(config, request, 3, start)
+        _plain_step(initial_model(config, request, start).train())(inputs, labels, task)
+    except Exception as error:  # the code of a model, or of its configuration, may raise anything
+        raise Untried(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}") from error
     notes: list[str] = []
     graph = without_device(record_units(module, inputs, granularity, notes.append))
-    write_init_weights(config, request, 3, folder / "start.safetensors")
-    return _Trial(
-        graph, inputs, targets, task, lambda: initial_model(config, request, folder / "start.safetensors"), bool(notes)
-    )
+    return _Trial(graph, inputs, labels, task, lambda: initial_model(config, request, start), bool(notes))
 
 
 def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
@@ -154,7 +162,7 @@ def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
     ids = torch.randint(5, 240, (SAMPLES, TOKENS), generator=drawn)
     mask = torch.ones(SAMPLES, TOKENS, dtype=torch.long)
     mask[0, TOKENS - 3 :] = 0
-    end = text_part(configuration(request)).eos_token_id
+    end = getattr(text_part(configuration(request)), "eos_token_id", None)
     if isinstance(end, int) and request.task != "causal-lm":  # some classifiers read the end token
         ids[torch.arange(SAMPLES), mask.sum(1) - 1] = end
     labels = ids.masked_fill(mask == 0, -100) if request.task == "causal-lm" else torch.arange(SAMPLES) % len(LABELS)

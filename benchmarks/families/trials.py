@@ -1,9 +1,10 @@
 """The trials of all types of model, each with a time limit and an outcome whatever happens."""
 
+import json
 import logging
 import signal
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from benchmarks.families.small_configs import small_config
-from benchmarks.families.trial import REFUSED, Outcome, try_family
+from benchmarks.families.trial import UNTRIED, Outcome, try_family
 
 NAMES: dict[str, tuple[str, ...]] = {
     "causal-lm": tuple(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
@@ -21,9 +22,6 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Task -> types of model that transformers has a class for."""
 TASKS = tuple(NAMES)
 TIME_LIMIT_S = 120
-UNTRIED = "untried"
-UNBUILT = ("cannot do", "does not make a", "cannot be ", "is not a setting of")
-"""Refusals of the small configuration, which say nothing about the family."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,16 @@ class Result:
     task: str
     model_type: str
     outcome: Outcome
+
+    def to_json(self) -> str:
+        """Return the result as one line."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(line: str) -> "Result":
+        """Return the result that `to_json` wrote."""
+        plain = json.loads(line)
+        return Result(plain["task"], plain["model_type"], Outcome(**plain["outcome"]))
 
 
 def run_trial(task: str, model_type: str) -> Result:
@@ -45,16 +53,18 @@ def run_trial(task: str, model_type: str) -> Result:
     signal.alarm(TIME_LIMIT_S)
     try:
         outcome = try_family(task, small_config(model_type))
-    except TimeoutError:
+    except _TooLong:
         outcome = Outcome(UNTRIED, why=f"its small configuration takes more than {TIME_LIMIT_S} s")
     except Exception as error:  # the code of a model, or of its configuration, may raise anything
         outcome = Outcome(UNTRIED, why=f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
     finally:
         signal.alarm(0)
-    if outcome.status == REFUSED and any(words in outcome.why.split("(")[0] for words in UNBUILT):
-        outcome = Outcome(UNTRIED, why=outcome.why)
     return Result(task, model_type, outcome)
 
 
+class _TooLong(BaseException):
+    """Not an Exception, which the code of a model might catch."""
+
+
 def _too_long(*_: Any) -> None:
-    raise TimeoutError
+    raise _TooLong

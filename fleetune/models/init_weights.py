@@ -14,8 +14,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
-from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
-from fleetune.models.source import adapter_folder, source_folder, weight_files
+from fleetune.models.skeleton import HEADS, base_skeleton, canonical_names, skeleton
+from fleetune.models.source import adapter_folder, is_text_part, source_folder, weight_files
 from fleetune.models.weights import WeightReader, available_names, base_name, fill_model, load_pretrained
 
 FILE_MODE = 0o644
@@ -28,6 +28,8 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
     base = base_skeleton(config, request)
     folder = source_folder(request)
     given = available_names(base, weight_files(folder)) if folder is not None else set()
+    if folder is not None and is_text_part(config, folder):
+        _refuse_missing(base, given, folder, request.task)
     torch.manual_seed(seed)
     _draw_missing(base, given)
     # some models create parameters outside the meta device; those that the files hold are not drawn
@@ -54,6 +56,21 @@ def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, 
     weights = WeightReader(base_skeleton(config, request), source_folder(request), start)
     fill_model(model, names, weights.read(set(names.values())))
     return model.to(device).eval()
+
+
+def _refuse_missing(base: PreTrainedModel, given: set[str], folder: Path, task: str) -> None:
+    """Refuse a text part of which the folder lacks more than the task's new head."""
+    canonical = canonical_names(base)
+    held = {canonical[name] for name in given if name in canonical}
+    persistent = {canonical.get(name, name) for name in base.state_dict()}
+    lacking = sorted(persistent - held)
+    if task != "causal-lm":
+        lacking = [name for name in lacking if name.split(".")[0] not in HEADS]
+    if lacking:
+        raise Refused(
+            f"model: {folder} has no tensor for {lacking[0]} of its text part ({len(lacking)} in all), a "
+            f"{type(base).__name__}; save the text part as a folder of its own and give that as source"
+        )
 
 
 def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:

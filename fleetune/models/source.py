@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PACKAGE = "package:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
+SCALED_OTHERWISE = {"aya_vision", "cohere2_vision"}
+"""Models whose text part by itself computes other logits than the whole model does of a text."""
 IGNORED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".ot", ".pkl", ".pyc")
 TOKENIZERS = (
     "tokenizer.json",
@@ -136,7 +138,33 @@ def configuration(
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise Refused(f"model: config does not make a {type(config).__name__} ({reason})") from None
-    return _for_training(config, request, labels, pad_token_id)
+    return _for_training(_for_task(config, request), request, labels, pad_token_id)
+
+
+def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedConfig":
+    """Return the text part of a model of several parts that cannot do the task as a whole; else the configuration."""
+    from transformers.models.auto import modeling_auto  # takes seconds, as above
+
+    known = {
+        "causal-lm": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        "sequence-classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    }.get(request.task, {})
+    seeing = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys()
+    composite = seeing | modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.keys()
+    part = text_part(config)
+    if part is config or config.model_type in known or config.model_type not in composite - SCALED_OTHERWISE:
+        return config
+    if part.model_type not in known:
+        return config
+    if request.lora is not None:
+        raise Refused(
+            f"model: {request.source or config.model_type} has several parts, of which only the text part "
+            f"({part.model_type}) can do {request.task}, and an adapter of a part fits no saved model. Leave lora "
+            "out, or save the text part as a folder of its own and give that as source"
+        )
+    if hasattr(config, "tie_word_embeddings"):
+        part.tie_word_embeddings = config.tie_word_embeddings  # the whole model decides
+    return part
 
 
 def input_spec(request: ModelRequest) -> InputSpec:
@@ -241,6 +269,12 @@ def text_part(config: "PretrainedConfig") -> "PretrainedConfig":
         return config.get_text_config()
     except ValueError:  # there are several, such as an encoder's and a decoder's
         return config
+
+
+def is_text_part(config: "PretrainedConfig", folder: Path) -> bool:
+    """Return whether a configuration is of one part of the model in a folder."""
+    whole = json_io.parse_plain((folder / "config.json").read_bytes(), str(folder / "config.json"))
+    return bool(whole.get("model_type", config.model_type) != config.model_type)
 
 
 def _has_setting(config: "PretrainedConfig", key: str) -> bool:

@@ -5,6 +5,7 @@ which transformers' own conversion tables translate.
 """
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from fleetune.errors import Refused
 from fleetune.models.source import weight_files
 
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # one reader: the peak is one tensor, not a pool of them
+
+
+TEXT_PART = re.compile(r"(?:language_model|text_model)\.")
+"""Part of the names of tensors in folders of models of several parts, such as text and vision."""
 
 
 def base_name(name: str) -> str:
@@ -59,7 +64,7 @@ class WeightReader:
 
 def load_pretrained(base: PreTrainedModel, files: Collection[Path], wanted: set[str]) -> dict[str, torch.Tensor]:
     """Load the wanted parameters and buffers of `base` (its own names) from safetensors files; the rest stays meta."""
-    mapping = get_model_conversion_mapping(base)
+    mapping = _conversions(base)
     state = base.state_dict()
     chosen: dict[str, Any] = {}
     opened = [_open(path) for path in files]
@@ -78,7 +83,7 @@ def load_pretrained(base: PreTrainedModel, files: Collection[Path], wanted: set[
 def available_names(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
     """Return the names in `base` that the files hold in the right shape; Refused if the body has another shape."""
     body = f"{base.base_model_prefix}."
-    mapping = get_model_conversion_mapping(base)
+    mapping = _conversions(base)
     state = base.state_dict()
     found: set[str] = set()
     for path in files:
@@ -94,6 +99,11 @@ def available_names(base: PreTrainedModel, files: Collection[Path]) -> set[str]:
                         f"{path}: {key} is {file.get_slice(key).get_shape()}, but the model's {target} is "
                         f"{list(state[target].shape)}; change model.config to fit the weights"
                     )
+    if files and not any(name.startswith(body) for name in found) and any(name.startswith(body) for name in state):
+        raise Refused(
+            f"{next(iter(files)).parent}: no tensor of the body of {type(base).__name__} is in its files; give the "
+            "folder of such a model"
+        )
     return found
 
 
@@ -118,6 +128,13 @@ def fill_model(model: nn.Module, names: Mapping[str, str], tensors: Mapping[str,
             parameters = model.get_submodule(".".join(path))._parameters
             if last in parameters:
                 parameters[last] = made.setdefault(canonical, parameters[last])
+
+
+def _conversions(base: PreTrainedModel) -> list[Any]:
+    """Return transformers' table of older names; for a model without parts also the names of text parts."""
+    found: list[Any] = get_model_conversion_mapping(base)
+    whole = not any(TEXT_PART.search(name) for name in base.state_dict())
+    return [WeightRenaming(TEXT_PART.pattern, ""), *found] if whole else found
 
 
 def _model_name(key: str, base: PreTrainedModel, mapping: list[Any], state: Mapping[str, torch.Tensor]) -> str:

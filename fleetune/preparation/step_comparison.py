@@ -171,8 +171,8 @@ def _check_loss(own: float | None, summed: torch.Tensor, samples: Samples) -> No
     mean = float(summed) / max(1, count_targets(samples.labels.numpy(), samples.task))
     if abs(own - mean) > FACTOR * torch.finfo(summed.dtype).eps * abs(mean):
         raise Refused(
-            f"model: its own loss is {own:.6g}, where the cross entropy of {samples.task} is {mean:.6g}; what it adds "
-            "is not trained here, so switch it off in model.config"
+            f"model: its own loss is {own:.6g}, where the cross entropy of {samples.task} is {mean:.6g}; only the "
+            "latter can be trained here. If a setting adds to its loss, switch that off in model.config"
         )
 
 

@@ -14,7 +14,17 @@ import torch
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import Lora, TrainingRequest
 from tests.training.control_comparison import FP32, FP64, Comparison, beside_control, has_batch_norm, whole_model
-from tests.training.model_families import BY_NAME, FAMILIES, IMAGE, MINILM, Family, data_request, model_request
+from tests.training.model_families import (
+    BY_NAME,
+    ENCODER,
+    FAMILIES,
+    IMAGE,
+    LANGUAGE,
+    MINILM,
+    Family,
+    data_request,
+    model_request,
+)
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.unsplit_training import Control
 
@@ -23,6 +33,12 @@ DINO = Family(
     "dinov2", IMAGE,
     {"model_type": "dinov2", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 2,
      "image_size": 16, "patch_size": 4},
+)  # fmt: skip
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 1}
+MIXTURE = Family("mixtral", LANGUAGE, {"model_type": "mixtral", **ENCODER, **EXPERTS})
+ROTATED = Family(
+    "llama4", LANGUAGE,
+    {"model_type": "llama4_text", **ENCODER, **EXPERTS, "head_dim": 16, "intermediate_size_mlp": 64},
 )  # fmt: skip
 WHOLE = [(0, 8)]
 UNEVEN = [(0, 3), (3, 8)]
@@ -60,6 +76,17 @@ def test_a_pipeline_trains_bit_by_bit_as_the_unsplit_model(family: Family, tmp_p
     training = request(schedule="linear", weight_decay=0.1, clip_norm=0.5)
     found = compared(ready, [len(ready.units) // 2], [[8], [8]], training, tmp_path)
     assert found.bitwise or (family.name in TIED | {"llama"} and found.within(FP32)), found.found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [MIXTURE, ROTATED], ids=lambda f: f.name)
+def test_experts_and_complex_numbers_train_over_links(family: Family, tmp_path: Path) -> None:
+    """A mixture of experts that is cut inside a block, and Llama 4, whose rotations are complex, agree within 1e-5."""
+    granularity = "layer" if family is MIXTURE else "block"
+    model = model_request(family, dropout=True, granularity=granularity)
+    ready = prepared(model, data_request(family, tmp_path), tmp_path)
+    found = compared(ready, [len(ready.units) // 2], [[8], [8]], request(rounds=3), tmp_path)
+    assert found.within(FP32), (found.found, found.floor())
 
 
 @pytest.mark.slow
