@@ -28,8 +28,8 @@ def results(wanted: list[tuple[str, str]], processes: int, kept: Path | None) ->
     found = {(each.task, each.model_type): each for each in map(Result.from_json, lines)}
     missing = [trial for trial in wanted if trial not in found]
     report = progress_printer()
-    settings = {"mp_context": get_context("spawn"), "max_tasks_per_child": TRIALS_PER_PROCESS}
-    with ProcessPoolExecutor(processes, **settings) as pool:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=TRIALS_PER_PROCESS) as pool:
         for result in pool.map(run_trial, *zip(*missing, strict=True)) if missing else ():
             report(f"{result.task} {result.model_type}: {result.outcome.status}")
             found[result.task, result.model_type] = result
