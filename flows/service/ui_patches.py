@@ -12,8 +12,10 @@ Writes. Prefect begins a transaction that first reads and then writes as one tha
 written in between, SQLite refuses the write at once (SQLITE_BUSY_SNAPSHOT), and the form shows "Service Unavailable";
 waiting does not help, and of ten forms that try again, some are refused each time. So a transaction of `WRITES` takes
 the lock of the database first (BEGIN IMMEDIATE), and they take turns: the next one begins as soon as one has ended,
-while SQLite looks for a free lock up to ten times a second, in no order. None of them (Prefect 3.8.8,
-`prefect/server/api`) begins a transaction within another, which would wait for itself. Postgres needs none of this.
+while SQLite looks for a free lock up to ten times a second, in no order. So do the worker's signs of life: one that was
+refused wrote a traceback into the log of the server, which then closed the worker's connection. None of them (Prefect
+3.8.8, `prefect/server/api`) begins a transaction within another, which would wait for itself. Postgres needs none of
+this.
 """
 
 import asyncio
@@ -123,8 +125,10 @@ WRITES = re.compile(
     rf"|(PATCH|DELETE) /api/deployments/{_ID}/schedules/{_ID}"
     rf"|POST /api/flow_runs/{_ID}/(set_state|resume)"
     rf"|DELETE /api/flow_runs/{_ID}"
+    r"|POST /api/work_pools/[^/]+/workers/heartbeat"
+    r"|websocket /api/work_pools/[^/]+/workers/connect"
 )
-"""What people write in the UI's pages of deployments and runs: method and path."""
+"""What people write in the UI's pages of deployments and runs, and the worker's signs of life: method and path."""
 _LOCKS_FIRST: ContextVar[bool] = ContextVar("_LOCKS_FIRST", default=False)
 _BEGIN = AioSqliteConfiguration.begin_transaction
 
@@ -137,8 +141,9 @@ class LocksFirst:
         _begin_with_a_lock()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        writes = scope["type"] == "http" and WRITES.fullmatch(f"{scope['method']} {scope['path'].rstrip('/')}")
+        """Answer one request, or serve one websocket to its end."""
+        method = scope.get("method", scope["type"])
+        writes = "path" in scope and WRITES.fullmatch(f"{method} {scope['path'].rstrip('/')}")
         token = _LOCKS_FIRST.set(bool(writes))
         try:
             await self._server(scope, receive, send)

@@ -19,6 +19,7 @@ from prefect.server.database.configurations import AioSqliteConfiguration
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
+from flows.service.keeper import POOL
 from flows.service.ui_patches import WRITES, LocksFirst
 from tests.flows.service.client import LIMIT_S, ServiceClient
 
@@ -61,12 +62,15 @@ class Server:
                 return
 
 
-async def answers(database: Path, path: str, requests: int) -> list[tuple[int, int]]:
+POST = {"type": "http", "method": "POST"}
+
+
+async def answers(database: Path, path: str, requests: int, kind: dict[str, str] = POST) -> list[tuple[int, int]]:
     """Number and status of each answer to requests that come at once."""
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE runs (number)")
     server = Server(database)
-    application, scope = LocksFirst(server), {"type": "http", "method": "POST", "path": path}
+    application, scope = LocksFirst(server), {**kind, "path": path}
     receive: Any = None
     await asyncio.gather(*(application({**scope, "number": number}, receive, receive) for number in range(requests)))
     await (await server.configuration.engine()).dispose()
@@ -84,6 +88,17 @@ def test_other_requests_do_not_lock(tmp_path: Path) -> None:
     found = asyncio.run(answers(tmp_path / "prefect.db", "/api/deployments/", 1))
     assert found == [(0, http.HTTPStatus.SERVICE_UNAVAILABLE)]
     assert WRITES.fullmatch(f"POST /api/flow_runs/{ID}/set_state")
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [(POST, "heartbeat"), ({"type": "websocket"}, "connect")], ids=["request", "websocket"]
+)
+def test_signs_of_life_take_turns(tmp_path: Path, kind: dict[str, str], word: str) -> None:
+    """Bug: a worker's sign of life met "database is locked", and the server closed its connection. Whichever way it
+    takes, nobody writes between what it reads and writes."""
+    path = f"/api/work_pools/{POOL}/workers/{word}"
+    found = asyncio.run(answers(tmp_path / "prefect.db", path, 2, kind))
+    assert found == [(0, http.HTTPStatus.CREATED), (1, http.HTTPStatus.CREATED)]
 
 
 @pytest.mark.slow
