@@ -109,11 +109,12 @@ class RunRegistry:
         """Write a run record atomically."""
         self._storage.write(f"runs/{record.id}/run.json", json_io.text(record).encode())
 
-    def load(self, run: str) -> RunRecord:
+    def load(self, run: str, done: bool = False) -> RunRecord:
         """Return the record of one run. Refused: an unknown or ambiguous name; the error lists candidates.
 
         `run` is a run id or its beginning, `latest`, `previous`, or a config's name for its newest run; each may be
-        followed by ~N for the N-th run before it (`latest~1`, `demo~2`).
+        followed by ~N for the N-th run before it (`latest~1`, `demo~2`). With `done`, only runs that are done count;
+        others are found by their ids.
         """
         names = self._storage.names("runs")
         base, sign, back = ("latest", "~", "1") if run == PREVIOUS else run.partition("~")
@@ -121,27 +122,33 @@ class RunRegistry:
             raise Refused(f"run {run!r}: write how many runs back after ~, such as {base or LATEST}~1")
         if not sign and base in names and (record := self._read(base)):
             return record
-        found = self._from(base, names)
+        found = self._from(base, names, done)
+        which = " that is done" if done else ""
         if int(back or 0) < len(found) and (record := self._read(found[int(back or 0)])):
             return record
         if sign and found:
             raise Refused(
-                f"run {run!r}: there is none; as many as {len(found) - 1} can be counted back from {found[0]}"
+                f"run {run!r}: there is none{which}; as many as {len(found) - 1} can be counted back from {found[0]}"
             )
         known = f"the newest are {', '.join(names[-4:])}" if names else "the store has no runs yet"
-        raise Refused(f"run {run!r}: there is none; {known}")
+        raise Refused(f"run {run!r}: there is none{which}; {known}")
 
-    def _from(self, base: str, names: list[str]) -> list[str]:
+    def _from(self, base: str, names: list[str], done: bool) -> list[str]:
         """Ids of the run that `base` names and of all earlier ones, newest first; empty if it names none."""
-        order = [record.id for record in self.all()]
+        records = self.all()
+        counted = [record.id for record in records if not done or record.state == "done"]
         if base == LATEST:
-            return order
-        if base not in names and (same := [record.id for record in self.named(base)]):
-            return same
+            return counted
+        if base not in names and (same := {record.id for record in records if record.config.name == base}):
+            return [run for run in counted if run in same]
         fitting = [base] if base in names else [name for name in names if base and name.startswith(base)]
         if len(fitting) > 1:
             raise Refused(f"run {base!r}: several begin like that ({', '.join(fitting[:4])}); give more of its id")
-        return order[order.index(fitting[0]) :] if fitting and fitting[0] in order else fitting
+        order = [record.id for record in records]
+        if not fitting or fitting[0] not in order:
+            return fitting
+        earlier = set(order[order.index(fitting[0]) + 1 :])
+        return [*fitting, *(run for run in counted if run in earlier)]
 
     def all(self) -> tuple[RunRecord, ...]:
         """Return all readable run records, newest first; only `load` refuses an unreadable one."""

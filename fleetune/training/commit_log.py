@@ -147,7 +147,7 @@ def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetr
     """
     if found is None:
         record_plan_start(task, 0)
-        if task.work.joinpath(COMMITS).exists():
+        if any((folder / COMMITS).exists() for folder in (task.work, *task.earlier)):
             task.note(f"no checkpoint can be used: training begins anew, with round 0 of {task.training.rounds}")
         return []
     folder, mark = found

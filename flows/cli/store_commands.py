@@ -101,17 +101,22 @@ def verify(options: CommonOptions, run: Run) -> None:
 
 @with_common_options
 def diff(options: CommonOptions, run: Run, other: Run) -> None:
-    """Show the differences between two runs: config, stages, scores."""
+    """Show the differences between two runs: config, stages, scores. latest and previous are runs that are done here."""
     from fleetune.contracts import json_io
     from flows.cli import tables
     from flows.past_runs import diff_runs
 
     store = options.store()
-    difference = diff_runs(store, store.runs.load(run), store.runs.load(other))
+    first, second = (store.runs.load(name, done=True) for name in (run, other))
+    difference = diff_runs(store, first, second)
     if options.as_json:
         options.print_json(json_io.dump(difference))
-    else:
-        tables.print_difference(options.console(), difference)
+        return
+    out = options.console()
+    if any(store.runs.load(name).id != found.id for name, found in ((run, first), (other, second))):
+        newest = next(one for one in store.runs.newest_first() if one.state != "done")
+        out.print(f"{first.id} and {second.id}: runs that are not done are not counted ({newest.id} is {newest.state})")
+    tables.print_difference(out, difference)
 
 
 @with_common_options

@@ -161,6 +161,22 @@ def test_diff_of_the_same(call: Call, root: Path) -> None:
     assert "their configs are the same" in call("diff", "latest", "latest").stdout
 
 
+def test_diff_leaves_out_runs_that_are_not_done(call: Call, root: Path) -> None:
+    """Bug: after a run that was cancelled, `diff previous latest` compared it, and showed that it had made nothing.
+    The two newest runs that are done are compared, what is left out is said, and an id names any run.
+    """
+    for number in (1, 2, 3):
+        add_run(root, number, rounds=number)
+    store = Store(root)
+    store.runs.save(dataclasses.replace(store.runs.load("small-3"), state="interrupted"))
+    found = document(call("diff", "previous", "latest", "--json"))
+    assert (found["first"], found["second"]) == ("small-1", "small-2")
+    shown = " ".join(call("diff", "previous", "latest").stdout.split())
+    assert "small-1 and small-2: runs that are not done are not counted (small-3 is interrupted)" in shown
+    assert document(call("diff", "latest", "small-3", "--json"))["second"] == "small-3"
+    assert "not counted" not in call("diff", "small-1", "small-3").stdout
+
+
 def add_run_without_prepare(root: Path) -> RunRecord:
     """Store a run of an older version, whose `profile` also made data, graph and initial weights."""
     run, store = add_run(root, 1), Store(root)

@@ -58,6 +58,22 @@ def test_names_that_a_user_thinks_of(store: Store) -> None:
     assert {name: store.runs.load(name).id for name in named} == named
 
 
+def test_names_that_count_runs_which_are_done(store: Store) -> None:
+    """Runs that did not end well can be left out of the count; an id names any run."""
+    states = ("done", "failed", "done", "interrupted", "running")
+    for number, state in enumerate(states):
+        store.runs.save(a_run(f"r-{number}", f"2026-01-0{number + 1}", state))
+    store.runs.save(dataclasses.replace(a_run("x-1", "2026", "failed"), config=dataclasses.replace(CONFIG, name="x")))
+    named = {
+        **{"latest": "r-2", "previous": "r-0", "small": "r-2", "small~1": "r-0"},
+        **{"r-3": "r-3", "r-3~1": "r-2", "r-2~1": "r-0"},
+    }
+    assert {name: store.runs.load(name, done=True).id for name in named} == named
+    for name, said in (("latest~2", "is done; as many as 1 can be counted"), ("x", "is done; the newest are")):
+        with pytest.raises(Refused, match=f"there is none that {said}"):
+            store.runs.load(name, done=True)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

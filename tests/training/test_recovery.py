@@ -266,6 +266,11 @@ def test_keys_are_in_no_file_or_argument(tmp_path: Path) -> None:
     assert files and not any(key in text for key in secrets for text in (*files, *seen))
 
 
+def committed(round: int) -> RoundMetrics:
+    """Return the metrics of a round."""
+    return RoundMetrics(round=round, loss=1.0, gradient_norm=None, learning_rate=0.1, round_s=1.0)
+
+
 def attempt(work: Path, *rounds: int, content: bytes = b"weights") -> Path:
     """Return a work folder with checkpoints after these rounds."""
     for done in rounds:
@@ -274,7 +279,7 @@ def attempt(work: Path, *rounds: int, content: bytes = b"weights") -> Path:
         digest = FileDigest.of(checkpoint_folder(work, done) / "segment-0.safetensors")
         log = CommitLog(
             work / "commits.jsonl",
-            [RoundMetrics(round=r, loss=1.0, gradient_norm=None, learning_rate=0.1, round_s=1.0) for r in range(done)],
+            [committed(r) for r in range(done)],
         )
         log.close()
         mark_complete(work, done, {"segment-0.safetensors": digest}, log.text, None)
@@ -326,6 +331,19 @@ def task(work: Path, **changes: Any) -> TrainingTask:
     unused = dict.fromkeys(("model_folder", "data_folder", "model", "output", "sites"))
     known = {"fleet": fleets.FLEET, "profile": fleets.PROFILE, "training": TRAINING, "seed": 0, **changes}
     return TrainingTask(plan=result, work=work, **known, **unused)  # type: ignore[arg-type]
+
+
+def test_a_training_that_was_killed_before_its_first_checkpoint_says_that_it_begins_anew(tmp_path: Path) -> None:
+    """Its rounds are lost with its processes, under the same stage key and under another one; a first attempt says
+    nothing.
+    """
+    said: list[str] = []
+    killed, new = tmp_path / "killed", tmp_path / "new"
+    assert resume(task(new, note=said.append), adopt_newest(new, (), said.append)) == [] and said == []
+    CommitLog(killed / "commits.jsonl", [committed(0)]).close()
+    for work, earlier in ((killed, ()), (new, (killed,))):
+        assert resume(task(work, earlier=earlier, note=said.append), adopt_newest(work, earlier, said.append)) == []
+    assert said == ["no checkpoint can be used: training begins anew, with round 0 of 9"] * 2
 
 
 SLOWER = replace(fleets.FLEET, links=tuple(replace(link, bytes_per_s=1.0) for link in fleets.FLEET.links))
