@@ -162,7 +162,7 @@ class TrainingRequest:
     clip_norm: float | None = None
     """Maximum global L2 norm of the gradients; None disables clipping."""
     checkpoint_every_rounds: int | None = None
-    """None: every 50 rounds or a quarter of all rounds, whichever is less, and once a minute."""
+    """None: every 50 rounds or a quarter of all rounds, whichever is less, and once a minute. A number replaces all."""
     replan_stragglers: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: a device that has become much slower than its profile is given less work. It is reported in any case."""
 

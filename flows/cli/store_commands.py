@@ -101,7 +101,7 @@ def verify(options: CommonOptions, run: Run) -> None:
 
 @with_common_options
 def diff(options: CommonOptions, run: Run, other: Run) -> None:
-    """Show the differences between two runs: config, stages, scores. latest and previous are runs that are done here."""
+    """Show the differences between two runs: config, stages, scores. latest and previous are runs that are done."""
     from fleetune.contracts import json_io
     from flows.cli import tables
     from flows.past_runs import diff_runs

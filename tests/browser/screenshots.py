@@ -1,6 +1,7 @@
 """`python -m tests.browser.screenshots FOLDER`: takes the screenshots of docs/daily-use.md again.
 
-Starts a service of an empty store, and does in its UI what the page describes, on simulated devices.
+Starts a service of an empty store, trains the demo, whose overview is one of the images, and does in the UI what the
+page describes, on simulated devices. The machine should be idle: the overview shows the measured time of a round.
 """
 
 import io
@@ -9,13 +10,14 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import expect
+from playwright.sync_api import FloatRect, expect
 
 from tests.browser.conftest import chromium
 from tests.browser.ui import Ui, open_browser
 from tests.flows.service.client import ServiceClient
 
-WIDTH, HEIGHT = 1100, 720
+WIDTH, HEIGHT, TALL_HEIGHT = 1100, 720, 1600
+MARGIN = 16
 COLOURS = 64
 """Colours of a stored image, which keep it small."""
 
@@ -32,9 +34,27 @@ def main(folder: Path) -> None:
         try:
             with open_browser(chromium()) as browser:
                 page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce")
-                take_all(Ui(page, service.record.address), folder)
+                ui = Ui(page, service.record.address)
+                take_overview(ui, service.start(base="demo"), folder / "overview.png")
+                take_all(ui, folder)
         finally:
             service.command("down")
+
+
+def take_overview(ui: Ui, run: str, file: Path) -> None:
+    """The overview of a flow run, from its title to the table of its stages."""
+    ui.open_run(run)
+    ui.expect_state("Completed")
+    ui.page.set_viewport_size({"width": WIDTH, "height": TALL_HEIGHT})
+    ui.open_artifact("demo-overview")
+    stages = ui.main.get_by_role("table").filter(has_text="discover").first
+    expect(stages).to_be_visible()
+    top, table = ui.main.get_by_role("heading", name="demo · ").last.bounding_box(), stages.bounding_box()
+    assert top is not None and table is not None
+    height = table["y"] + table["height"] - top["y"] + 2 * MARGIN
+    clip = FloatRect(x=table["x"] - MARGIN, y=top["y"] - MARGIN, width=table["width"] + 2 * MARGIN, height=height)
+    take(ui, file, clip)
+    ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
 
 def take_all(ui: Ui, folder: Path) -> None:
@@ -64,11 +84,11 @@ def take_all(ui: Ui, folder: Path) -> None:
     take(ui, folder / "schedule.png")
 
 
-def take(ui: Ui, file: Path) -> None:
-    """Store what the window shows."""
+def take(ui: Ui, file: Path, clip: FloatRect | None = None) -> None:
+    """Store what the window shows, or a part of it."""
     ui.page.mouse.move(0, 0)
     ui.page.wait_for_timeout(500)
-    with Image.open(io.BytesIO(ui.page.screenshot())) as image:
+    with Image.open(io.BytesIO(ui.page.screenshot(clip=clip))) as image:
         image.convert("RGB").quantize(COLOURS).save(file, optimize=True)
 
 

@@ -69,9 +69,7 @@ def test_a_run_by_the_form(ui: Ui, service: ServiceClient) -> None:
     expect(ui.main.get_by_text("asteroid-b · dp · 3 rounds").first).to_be_visible()
     made = run_of(service, service.flow_run(run))
     assert (made.config.strategy.name, made.config.training.rounds) == ("dp", 3)
-    ui.page.get_by_role("tab", name="Artifacts").click()
-    ui.main.get_by_role("link", name="asteroid-b-overview").click()
-    ui.main.locator("a[href*='/artifacts/artifact/']").first.click()
+    ui.open_artifact("asteroid-b-overview")
     expect(ui.main.get_by_role("table").filter(has_text="prepare").first).to_be_visible()
     link = ui.main.get_by_role("link", name=made.id).first.get_attribute("href")
     ui.page.goto(urljoin(ui.page.url, str(link)))
@@ -206,9 +204,7 @@ def test_the_form_of_compare(ui: Ui, service: ServiceClient) -> None:
     ui.expect_state("Completed")
     answer = service.flow_run(run)["state"]["message"]
     assert "is the fastest" in answer
-    ui.page.get_by_role("tab", name="Artifacts").click()
-    ui.main.get_by_role("link", name="asteroid-b-compare").click()
-    ui.main.locator("a[href*='/artifacts/artifact/']").first.click()
+    ui.open_artifact("asteroid-b-compare")
     table = ui.main.get_by_role("table").filter(has_text="asteroid").first
     for strategy in ("dp", "single"):
         expect(table.get_by_text(strategy, exact=True).first).to_be_visible()

@@ -55,6 +55,12 @@ class Ui:
         """Go to the page of a flow run."""
         self._load(f"{self._address}/v2/runs/flow-run/{flow_run}", self.page.get_by_role("tab", name="Logs"))
 
+    def open_artifact(self, name: str) -> None:
+        """Go from the page of a flow run to the newest version of one of its artifacts."""
+        self.page.get_by_role("tab", name="Artifacts").click()
+        self.main.get_by_role("link", name=name).click()
+        self.main.locator("a[href*='/artifacts/artifact/']").first.click()
+
     def _load(self, address: str, landmark: Locator) -> None:
         """Go to a page, and again where it stays without its landmark."""
         try:

@@ -32,9 +32,9 @@ def planned(service: ServiceClient, config: Path) -> Path:
     return config
 
 
-def only_training(service: ServiceClient, planned: Path, learning_rate: float) -> Training:
+def only_training(service: ServiceClient, planned: Path, learning_rate: float, *changes: str) -> Training:
     """A run of nothing but a training and what follows it."""
-    return Training(service, planned, learning_rate, start_from="train", until="monitor")
+    return Training(service, planned, learning_rate, start_from="train", until="monitor", changes=changes)
 
 
 def test_cancel_and_retry_lose_no_round(service: ServiceClient, config: Path) -> None:
@@ -115,6 +115,27 @@ def test_shutdowns_lose_no_round(service: ServiceClient, planned: Path) -> None:
         assert service.flow_run(training.run)["state_name"] == "Crashed"
         service.expect_tasks(training.run, train="Crashed", monitor="Crashed")
     training.retried()
+
+
+def test_a_power_cut_loses_the_rounds_since_a_checkpoint(service: ServiceClient, planned: Path) -> None:
+    """kill -9 of every process at once leaves no time for a checkpoint: after `up` the run says Crashed, and Retry goes
+    on from its newest one, to the very weights of a training that nobody has interrupted.
+    """
+    training = only_training(service, planned, 6e-3, "training.checkpoint_every_rounds=3")
+    service.until(lambda: training.saved)
+    training.cut_power()
+    newest = training.saved[-1]
+    assert newest <= training.rounds < ROUNDS
+    training.up()
+    assert service.flow_run(training.run)["state_name"] == "Crashed"
+    service.expect_tasks(training.run, train="Crashed", monitor="Crashed")
+    service.set_state(training.run, "SCHEDULED", "AwaitingRetry")
+    trained = training.finished(newest)
+    whole = service.start(
+        base=service.flow_run(training.run)["parameters"]["base"], start_from="train", until="monitor"
+    )
+    assert service.ended(whole)["state_name"] == "Completed"
+    assert training.model_of(whole) == trained
 
 
 def test_a_run_survives_its_server(service: ServiceClient, planned: Path) -> None:

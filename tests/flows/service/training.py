@@ -58,15 +58,15 @@ class Training:
         config: Path,
         learning_rate: float,
         started: Callable[[str], object] = str,
-        **parameters: str,
+        **parameters: Any,
     ) -> None:
         """Start it, and wait for some rounds; the learning rate makes it a training of its own.
 
-        `started` is called with the flow run's id before the wait.
+        `started` is called with the flow run's id before the wait. `parameters`: others of the form.
         """
         self.service, self.port = service, service.record.address.rpartition(":")[2]
         before = set((service.root / "work").glob("*"))
-        changes = [f"training.learning_rate={learning_rate}"]
+        changes = [f"training.learning_rate={learning_rate}", *parameters.pop("changes", ())]
         self.run = service.start(base=str(config), changes=changes, **parameters)
         started(self.run)
 
@@ -106,6 +106,16 @@ class Training:
         for process in (keeper, *keeper.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
+
+    def cut_power(self) -> None:
+        """kill -9 of every process of the service and of the run, of which none sees the end of another one."""
+        keeper = psutil.Process(self.service.record.keeper)
+        family = [keeper, *keeper.children(recursive=True)]
+        for end in (psutil.Process.suspend, psutil.Process.kill):
+            for process in family:
+                with suppress(psutil.NoSuchProcess):
+                    end(process)
+        psutil.wait_procs(family)
 
     def goes_on(self) -> None:
         """Retry as the UI does, and wait for a round of the next attempt."""
