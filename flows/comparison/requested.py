@@ -58,8 +58,7 @@ def run_comparison(request: CompareRequest, root: str) -> State[Any]:
         with log.beating():
             found = comparer.compare(publish, tasks)
     except Refused as error:
-        corrected = dataclasses.replace(request, train=False)  # it starts with its plans
-        return failed_state(error, command(root, again("compare", dataclasses.asdict(corrected))))
+        return failed_state(error, command(root, words_after_refusal(request, error)))
     except FleetuneError as error:
         return failed_state(error, same)
     except TerminationSignal:
@@ -81,6 +80,14 @@ def next_words(request: CompareRequest, found: Comparison, simulated: bool) -> l
     if simulated or not trainable:
         return ["show", found.by_forecast[0].run, "plan"]
     return again("finetune", dataclasses.asdict(request.run_of(trainable[0].name)))
+
+
+def words_after_refusal(request: CompareRequest, error: Refused) -> list[str]:
+    """The words of the command after a refusal: the runs that a base can name, or the same comparison, once corrected,
+    without training: it starts with its plans."""
+    if str(error).startswith("base: "):
+        return ["runs"]
+    return again("compare", dataclasses.asdict(dataclasses.replace(request, train=False)))
 
 
 class _Tasks(Steps):

@@ -19,7 +19,7 @@ from flows import next_step, requested_run, stage_tasks
 from flows.cli.app import app
 from flows.comparison.comparer import CompareRequest
 from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures
-from flows.comparison.requested import next_words
+from flows.comparison.requested import next_words, words_after_refusal
 from flows.context import StageSelection
 from flows.form import RunRequest
 from flows.next_step import again, and_next, command
@@ -181,6 +181,18 @@ def test_a_comparison_names_the_next_command(found: Comparison, simulated: bool,
     copied = command(STORE, next_words(TRAINING, found, simulated))
     assert copied == f"fleetune {words} --root '{STORE}'"
     parsed(copied)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("base: 'x' is neither a run file nor a past run", "runs"),
+        ("train: device a is simulated", "compare configs/runs/demo.yaml --strategies dp,pp --set training.rounds=3"),
+    ],
+)
+def test_a_refused_comparison_names_the_next_command(said: str, words: str) -> None:
+    """Bug: after a base that nothing is called by, the command was the one that had just been refused."""
+    assert shlex.join(words_after_refusal(TRAINING, Refused(said))) == words
 
 
 @pytest.mark.parametrize(
