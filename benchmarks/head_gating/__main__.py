@@ -6,11 +6,9 @@ without gates. They take turns on one thread; times are CPU time of the thread, 
 less.
 """
 
-import argparse
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,9 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.entry_point import measure_and_print
 from benchmarks.head_gating.blocks import MIXES, Blocks, Workload, gpt2_small, vit_small
-from benchmarks.report import Figure, Report, progress_printer
+from benchmarks.report import Figure
 
 PAPERS_MIX = next(iter(MIXES))
 TARGET = 0.72
@@ -55,6 +54,9 @@ def measure(workload: Workload, folder: Path, repeats: int, suffix: str) -> list
 
 def run(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> list[Figure]:
     """Return all figures; weights are written to `folder`."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    transformers.utils.logging.set_verbosity_error()
+    torch.set_num_threads(1)
     found: list[Figure] = []
     for make, samples in ((vit_small, 16), (gpt2_small, 4)):
         for lora in (False, True):
@@ -69,20 +71,5 @@ def run(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> li
     return found
 
 
-def main() -> int:
-    """Measure and print; returns the exit code."""
-    arguments = argparse.ArgumentParser(prog="python -m benchmarks.head_gating", description=__doc__)
-    arguments.add_argument("--quick", action="store_true", help="fewer repeats, samples and workloads, within 60 s")
-    quick = arguments.parse_args().quick
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    transformers.utils.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    report = Report("head_gating", quick)
-    with tempfile.TemporaryDirectory(prefix="fleetune-bench-") as folder:
-        report.add(run(Path(folder), quick, progress_printer()))
-    report.print()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_and_print("head_gating", __doc__, "fewer repeats, samples and workloads, within 60 s", run))

@@ -4,16 +4,15 @@ Starts a service of an empty store, runs the stages up to `plan` on simulated de
 run that is refused. Also measures the commands `--help` and `runs`, and how fast a run is verified.
 """
 
-import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.entry_point import measure_and_print
 from benchmarks.pipeline.commands import help_time, runs_time, verify_speed
 from benchmarks.pipeline.flow_runs import flow_run_figures
-from benchmarks.report import Figure, Report, progress_printer
+from benchmarks.report import Figure
 
 MIB = 1 << 20
 RUNS = 1000
@@ -21,6 +20,8 @@ RUNS = 1000
 
 def run(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> list[Figure]:
     """All figures of the benchmark; stores are made in `folder`."""
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        del os.environ[name]  # settings of the machine reach no service
     repeats = 3 if quick else 9
     report_progress("commands")
     found = [help_time(repeats), runs_time(folder / "many", RUNS, repeats)]
@@ -29,19 +30,5 @@ def run(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> li
     return [*flow_run_figures(folder / "runs", 1 if quick else 3, report_progress), *found]
 
 
-def main() -> int:
-    """Measure and print; returns the exit code."""
-    arguments = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
-    arguments.add_argument("--quick", action="store_true", help="fewer repeats, within 60 s")
-    quick = arguments.parse_args().quick
-    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
-        del os.environ[name]  # settings of the machine reach no service
-    report = Report("pipeline", quick)
-    with tempfile.TemporaryDirectory(prefix="fleetune-bench-") as folder:
-        report.add(run(Path(folder), quick, progress_printer()))
-    report.print()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_and_print("pipeline", __doc__, "fewer repeats, within 60 s", run))

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.runtime.workload import BATCH_SAMPLES, MICRO_BATCH_SAMPLES, training
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
 from fleetune.contracts.profile import DeviceTimes, Profile
-from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.launching import Command, Job, LocalSites, ProcessLauncher, Sites
 from fleetune.launching.placement import ListenSettings
 from fleetune.monitoring import Event
@@ -35,22 +36,10 @@ CONFIG = {
     "model_type": "bert", "hidden_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4,
     "intermediate_size": 512, "vocab_size": 300,
 }  # fmt: skip
-MICRO_BATCH_SAMPLES, MICRO_BATCHES = 8, 4
-BATCH_SAMPLES = MICRO_BATCH_SAMPLES * MICRO_BATCHES
 SEED = 1
 PACED = 0.99
 """Share of a link that makes its sender keep to the link's rate: loopback is faster."""
 Revise = Callable[[Problem, Plan, Collection[str]], PlanResult]
-
-
-def training(rounds: int) -> TrainingRequest:
-    """Return a training without a checkpoint before the last round."""
-    return TrainingRequest(
-        rounds=rounds,
-        batch_samples=BATCH_SAMPLES,
-        micro_batch_samples=MICRO_BATCH_SAMPLES,
-        checkpoint_every_rounds=rounds,
-    )
 
 
 class PacedSites(LocalSites):
@@ -131,7 +120,7 @@ def prepare_workload(folder: Path, lora: bool = False) -> Workload:
         fleet=_fleet(),
         profile=profile,
         micro_batch_samples=MICRO_BATCH_SAMPLES,
-        micro_batches=MICRO_BATCHES,
+        micro_batches=BATCH_SAMPLES // MICRO_BATCH_SAMPLES,
         seed=SEED,
         options={"backups": 1},
     )

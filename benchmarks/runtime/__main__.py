@@ -5,16 +5,15 @@ devices in a plan of two segments with the forecast's; memory copies and CPU tim
 alone. Also measures the round trip of a small message.
 """
 
-import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import transformers
 
-from benchmarks.report import Figure, Report, progress_printer
+from benchmarks.entry_point import measure_and_print
+from benchmarks.report import Figure
 from benchmarks.runtime.one_device import one_device
 from benchmarks.runtime.transfers import transfer_costs
 from benchmarks.runtime.two_segments import two_segments
@@ -25,6 +24,8 @@ EMULATED_CORES = 0.5
 
 def run(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> list[Figure]:
     """All figures of the benchmark; `folder` receives logs, profiles and checkpoints."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    transformers.utils.logging.disable_progress_bar()
     report_progress("sending tensors between two processes")
     found = transfer_costs(folder / "wire", repeats=2 if quick else 15)
     real = prepare_workload(folder / "real", SMALL if quick else MODEL, None, report_progress)
@@ -39,19 +40,5 @@ def run(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> li
     return found
 
 
-def main() -> int:
-    """Measure and print; returns the exit code."""
-    arguments = argparse.ArgumentParser(prog="python -m benchmarks.runtime", description=__doc__)
-    arguments.add_argument("--quick", action="store_true", help="fewer repeats, within 60 s")
-    quick = arguments.parse_args().quick
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    transformers.utils.logging.disable_progress_bar()
-    report = Report("runtime", quick)
-    with tempfile.TemporaryDirectory(prefix="fleetune-bench-") as folder:
-        report.add(run(Path(folder), quick, progress_printer()))
-    report.print()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_and_print("runtime", __doc__, "fewer repeats, within 60 s", run))

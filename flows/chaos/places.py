@@ -13,29 +13,15 @@ from dataclasses import dataclass
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import Refused
-from fleetune.training.faults import (
-    ALL_REDUCE,
-    BACKUP,
-    BACKWARD,
-    CHECKPOINT,
-    COMMIT,
-    CUT,
-    FORWARD,
-    FREEZE,
-    KILL,
-    MEMORY,
-    NEXT,
-    PREPARED,
-    SEVER,
-)
+from fleetune.training import faults
 from fleetune.training.roles import savers_of
 
 POINTS = {
-    KILL: (FORWARD, BACKWARD, PREPARED, COMMIT),
-    FREEZE: (FORWARD, BACKWARD, PREPARED, COMMIT),
-    MEMORY: (FORWARD, BACKWARD),
-    CUT: (NEXT,),
-    SEVER: (NEXT,),
+    faults.KILL: (faults.FORWARD, faults.BACKWARD, faults.PREPARED, faults.COMMIT),
+    faults.FREEZE: (faults.FORWARD, faults.BACKWARD, faults.PREPARED, faults.COMMIT),
+    faults.MEMORY: (faults.FORWARD, faults.BACKWARD),
+    faults.CUT: (faults.NEXT,),
+    faults.SEVER: (faults.NEXT,),
 }
 """Kind -> points that every device passes in every round; which messages it sends depends on its place."""
 
@@ -85,11 +71,13 @@ class Places:
     def points(self, kind: str, device: str, round: int) -> tuple[str, ...]:
         """Return where a fault of a kind may befall a device: where only this round has the point, there."""
         always = POINTS[kind]
-        if kind == KILL and device in self.savers and _ends(round, self.checkpoint_every_rounds):
-            return (CHECKPOINT,)
-        if kind == KILL and device in self.backed_up and _ends(round, self.backup_every_rounds):
-            return (BACKUP,) if self.backup_every_rounds > 1 else (*always, BACKUP)
-        return (*always, ALL_REDUCE) if kind in (KILL, FREEZE) and device in self.grouped else always
+        if kind == faults.KILL and device in self.savers and _ends(round, self.checkpoint_every_rounds):
+            return (faults.CHECKPOINT,)
+        if kind == faults.KILL and device in self.backed_up and _ends(round, self.backup_every_rounds):
+            return (faults.BACKUP,) if self.backup_every_rounds > 1 else (*always, faults.BACKUP)
+        return (
+            (*always, faults.ALL_REDUCE) if kind in (faults.KILL, faults.FREEZE) and device in self.grouped else always
+        )
 
 
 def _takeable(plan: Plan) -> tuple[str, ...]:

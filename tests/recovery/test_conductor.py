@@ -6,20 +6,9 @@ from typing import Any
 import pytest
 
 from fleetune.errors import Refused
+from fleetune.recovery import holdings as h
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor
-from fleetune.recovery.holdings import (
-    BACKUP,
-    INITIAL,
-    LIVE,
-    PREPARED,
-    SNAPSHOT,
-    Attempt,
-    History,
-    Holding,
-    Need,
-    Version,
-)
 from fleetune.recovery.state import COLLECTING, FINISHING, LOGGING, RUNNING, State
 from fleetune.recovery.transfers import Item
 
@@ -35,15 +24,15 @@ def conductor(**settings: Any) -> Conductor:
 def layout(*devices: str, backups: bool = False) -> p.Layout:
     """Device a holds w and b holds x; one alone holds both; each backs up the other."""
     on = ON if len(devices) == 2 else {devices[0]: ON["a"] | ON["b"]}
-    needs = [Need(device=device, items=items) for device, items in on.items()]
+    needs = [h.Need(device=device, items=items) for device, items in on.items()]
     if backups:
-        needs += [Need(device="b", items=ON["a"], form=BACKUP), Need(device="a", items=ON["b"], form=BACKUP)]
+        needs += [h.Need(device="b", items=ON["a"], form=h.BACKUP), h.Need(device="a", items=ON["b"], form=h.BACKUP)]
     return p.Layout(revision=0, devices=devices, needs=tuple(needs), savers=devices)
 
 
 def running(rules: Conductor, made: p.Layout | None = None, rounds: int = 4, spare: str = "") -> State:
     """The state of a training that runs round `rounds` on a and b."""
-    attempt, history = Attempt(1, 1), History()
+    attempt, history = h.Attempt(1, 1), h.History()
     for round in range(rounds):
         history = history.committed(round, attempt)
     state, _ = rules.start(1, ("a", "b", *spare), history, ())
@@ -63,11 +52,11 @@ def prepared(state: State, *devices: str) -> list[p.Event]:
     return [p.Prepared(device=device, attempt=state.attempt, round=state.history.rounds) for device in devices]
 
 
-def live(state: State, device: str, version: Version, form: str = LIVE) -> Holding:
-    return Holding(device=device, version=version, form=form, items=ON[device])
+def live(state: State, device: str, version: h.Version, form: str = h.LIVE) -> h.Holding:
+    return h.Holding(device=device, version=version, form=form, items=ON[device])
 
 
-def reported(state: State, device: str, *holdings: Holding) -> p.Held:
+def reported(state: State, device: str, *holdings: h.Holding) -> p.Held:
     return p.Held(device=device, attempt=state.attempt, holdings=holdings)
 
 
@@ -89,7 +78,7 @@ def test_what_is_of_another_attempt_round_or_device_is_dropped() -> None:
     """Messages of an older attempt, a round that is over, and devices that are none change nothing."""
     rules = conductor()
     state = running(rules)
-    old = Attempt(1, 0)
+    old = h.Attempt(1, 0)
     events = [
         p.Prepared(device="a", attempt=old, round=4),
         p.Prepared(device="a", attempt=state.attempt, round=3),
@@ -99,8 +88,8 @@ def test_what_is_of_another_attempt_round_or_device_is_dropped() -> None:
         p.Moved(device="a", attempt=old),
         p.Gap(attempt=old, source="a", target="b", reason="old"),
         p.Ended(device="z", reason="never was here"),
-        p.Saved(device="a", version=INITIAL),
-        p.BackedUp(device="a", version=INITIAL),
+        p.Saved(device="a", version=h.INITIAL),
+        p.BackedUp(device="a", version=h.INITIAL),
         p.Heard(device="z"),
         p.Silent(device="z"),
         p.Slow(device="z", reason="is slow"),
@@ -113,12 +102,12 @@ def test_a_lost_device_leads_through_a_backup_to_a_new_plan() -> None:
     rules = conductor(backup_every_rounds=2)
     state = running(rules, layout("a", "b", backups=True), rounds=5)
     state, told = tell(rules, state, p.Ended(device="b", reason="killed"))
-    assert told == [p.Dismiss(device="b"), p.Abort(attempt=Attempt(1, 2), devices=("a",))]
+    assert told == [p.Dismiss(device="b"), p.Abort(attempt=h.Attempt(1, 2), devices=("a",))]
     three = state.history.rewound(3).version
     held = [
         live(state, "a", state.history.version),
-        live(state, "a", three, SNAPSHOT),
-        Holding(device="a", version=three, form=BACKUP, items=ON["b"]),
+        live(state, "a", three, h.SNAPSHOT),
+        h.Holding(device="a", version=three, form=h.BACKUP, items=ON["b"]),
     ]
     state, told = tell(rules, state, reported(state, "a", *held))
     assert told == [p.Revise(attempt=state.attempt, devices=("a",), lost=("b",), joined=(), slow=(), cut=())]
@@ -215,7 +204,7 @@ def test_a_device_joins_at_the_border_of_a_round_and_is_told_of_nothing_before()
     done = [*prepared(state, "a", "b"), p.CommitLogged(attempt=state.attempt, round=4)]
     state, told = tell(rules, state, *done)
     assert isinstance(told[1], p.SendCommit) and not told[1].starts_next
-    assert told[2] == p.Abort(attempt=Attempt(1, 2), devices=("a", "b", "c"))
+    assert told[2] == p.Abort(attempt=h.Attempt(1, 2), devices=("a", "b", "c"))
 
 
 def test_a_device_joins_at_once_where_that_costs_less_than_waiting() -> None:
@@ -223,13 +212,13 @@ def test_a_device_joins_at_once_where_that_costs_less_than_waiting() -> None:
     runs, and the plan that is found for the others only comes too late."""
     rules = conductor()
     state, told = tell(rules, running(rules), p.Joined(device="c", at_once=True))
-    assert told == [p.Abort(attempt=Attempt(1, 2), devices=("a", "b", "c"))]
+    assert told == [p.Abort(attempt=h.Attempt(1, 2), devices=("a", "b", "c"))]
     state, told = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
     state, (revise,) = tell(rules, state, reported(state, "a", live(state, "a", state.history.version)))
     assert isinstance(revise, p.Revise) and revise.devices == ("a",)
     late = p.Revised(attempt=state.attempt, layout=layout("a"))
     state, told = tell(rules, state, p.Joined(device="b"), late)
-    assert told == [p.Abort(attempt=Attempt(1, 3), devices=("a", "b"))]
+    assert told == [p.Abort(attempt=h.Attempt(1, 3), devices=("a", "b"))]
 
 
 def test_a_silent_device_is_probed_once_and_the_round_goes_on() -> None:
@@ -253,7 +242,9 @@ def test_a_logged_round_is_rolled_forward_by_those_that_only_prepared_it() -> No
     state, _ = tell(rules, before := running(rules), *prepared(before, "a", "b"))
     state, _ = tell(rules, state, p.Gap(attempt=state.attempt, source="a", target="b", reason="lost"))
     reached = before.history.committed(4, before.attempt).version
-    held = [reported(state, d, live(state, d, before.history.version), live(state, d, reached, PREPARED)) for d in "ab"]
+    held = [
+        reported(state, d, live(state, d, before.history.version), live(state, d, reached, h.PREPARED)) for d in "ab"
+    ]
     state, told = tell(rules, state, *held)
     assert told == []
     state, told = tell(rules, state, p.CommitLogged(attempt=before.attempt, round=4))

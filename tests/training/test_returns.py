@@ -1,12 +1,14 @@
 """Lost devices come back: they are started again, and take part from the border of a round on."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import Progress
 from fleetune.planning.revision import Reviser
@@ -59,24 +61,23 @@ def waiting_for(said: list[str], sentence: str, progress: Progress, slowed_s: fl
     return listen
 
 
-@pytest.mark.slow
-def test_a_killed_device_comes_back_and_trains_again(
-    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of a group is killed: the other one goes on alone, and shares its samples with it again once it is back, from
-    memory, without a round run again. The weights are those of a run without the loss."""
-    monkeypatch.setattr(returns, "FIRST_S", 0.05)
-    made, many = plan(ready.units, [], [[4, 4]]), training(80)
-    run_plan(ready, plan(ready.units, [], [[8]]), many, tmp_path / "whole")
-    launcher, said = Recording(), list[str]()
-    task = training_task(ready, made, many, tmp_path / "lost")
+def lose_one_of_two(ready: Prepared, made: Plan, folder: Path, back: str, spares: Sequence[str] = ()) -> list[str]:
+    """Train 80 rounds, in which d1 is killed after the fourth and a sentence says that a device is back.
+
+    Return how the training went on: without a round run again, to the weights of a training without the loss. Every
+    round is committed once, and no process is left.
+    """
+    many, launcher, said = training(80), Recording(), list[str]()
+    run_plan(ready, plan(ready.units, [], [[8]]), many, folder / "whole")
+    task = training_task(ready, made, many, folder / "lost", spares=spares)
     metrics = run_plan(
         ready,
         made,
         many,
-        tmp_path / "lost",
+        folder / "lost",
+        spares=spares,
         launcher=launcher,
-        progress=waiting_for(said, "device d1 is back", killing(launcher, 4, 1)),
+        progress=waiting_for(said, back, killing(launcher, 4, 1)),
         revise=reviser_of(ready, task),
         returns=True,
         note=said.append,
@@ -84,9 +85,20 @@ def test_a_killed_device_comes_back_and_trains_again(
     assert [each.round for each in metrics.rounds] == list(range(80)), "every round is committed once"
     assert len(launcher.jobs) == 3 and all(job.poll() is not None for job in launcher.jobs), "no process is left"
     goes_on = [each for each in said if each.startswith("goes on from")]
-    assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d1: " in goes_on[1], said
     assert not any("run again" in each or "read" in each for each in goes_on), said
-    assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")
+    assert_same_end(final_state(folder / "whole"), folder / "lost")
+    return goes_on
+
+
+@pytest.mark.slow
+def test_a_killed_device_comes_back_and_trains_again(
+    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a group is killed: the other one goes on alone, and shares its samples with it again once it is back, from
+    memory, without a round run again. The weights are those of a run without the loss."""
+    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    goes_on = lose_one_of_two(ready, plan(ready.units, [], [[4, 4]]), tmp_path, "device d1 is back")
+    assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d1: " in goes_on[1], goes_on
 
 
 @pytest.mark.slow
@@ -96,28 +108,9 @@ def test_a_device_that_the_plan_left_out_joins_after_a_loss(
     """It is started with the first loss, and has its share of the samples from the border of a round on, from memory;
     the lost one stays away. The weights are those of a run without the loss."""
     monkeypatch.setattr(returns, "FIRST_S", 1000.0)
-    made, many = replace(plan(ready.units, [], [[4, 4]]), strategy="dp"), training(80)
-    run_plan(ready, plan(ready.units, [], [[8]]), many, tmp_path / "whole")
-    launcher, said = Recording(), list[str]()
-    task = training_task(ready, made, many, tmp_path / "lost", spares=["d2"])
-    metrics = run_plan(
-        ready,
-        made,
-        many,
-        tmp_path / "lost",
-        spares=["d2"],
-        launcher=launcher,
-        progress=waiting_for(said, "device d2 may help", killing(launcher, 4, 1)),
-        revise=reviser_of(ready, task),
-        returns=True,
-        note=said.append,
-    )
-    assert [each.round for each in metrics.rounds] == list(range(80)), "every round is committed once"
-    assert len(launcher.jobs) == 3 and all(job.poll() is not None for job in launcher.jobs), "no process is left"
-    goes_on = [each for each in said if each.startswith("goes on from")]
-    assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d2: " in goes_on[1], said
-    assert not any("run again" in each or "read" in each for each in goes_on), said
-    assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")
+    made = replace(plan(ready.units, [], [[4, 4]]), strategy="dp")
+    goes_on = lose_one_of_two(ready, made, tmp_path, "device d2 may help", spares=["d2"])
+    assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d2: " in goes_on[1], goes_on
 
 
 def test_spares_are_profiled_and_may_be_used_and_own_no_samples(ready: Prepared, tmp_path: Path) -> None:
