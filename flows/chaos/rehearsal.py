@@ -1,11 +1,13 @@
 """Trains a run's plan once as it is and once with faults, and tells whether the second ended as the first."""
 
 import dataclasses
+import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -13,7 +15,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import PROCESS, Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.record import record
+from fleetune.contracts.record import positive, record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Infeasible, Refused
@@ -22,7 +24,7 @@ from fleetune.training.faults import Mark, happened
 from flows import api, attempt
 from flows.chaos.comparison import Check, Trained, compare
 from flows.chaos.places import Places
-from flows.chaos.schedule import Schedule, check_room, draw
+from flows.chaos.schedule import BORDER_ROUNDS, Schedule, check_room, draw
 from flows.chaos.throughput import Throughput, exact_rounds, intervals, throughput
 from flows.chaos.training import MARKS, SCHEDULE
 from flows.context import RunContext, StageSelection
@@ -31,8 +33,9 @@ from stages.catalog import STAGES, StageSpec, config_slice, find_stage
 from stages.reviser import reviser
 
 CHAOS, CPU = "chaos", "cpu"
-WHOLE, MET, ROUNDING = "whole", "faults", "rounding"
-"""The trainings: without faults, with them, and without them by a plan that adds in another order."""
+PACE, WHOLE, MET, ROUNDING = "pace", "whole", "faults", "rounding"
+"""The trainings: a short one, without faults, with them, and without them by a plan that adds in another order."""
+PACE_ROUNDS = 20
 END_S = 5.0
 
 
@@ -42,6 +45,9 @@ class ChaosRequest:
 
     faults: int
     seed: int
+    minutes: float | None = None
+    """Length of each training, by the pace of a short one, but no less than a round for each fault; None: the rounds
+    are those of the config."""
 
 
 @record
@@ -63,6 +69,8 @@ class ChaosReport:
 
     run: str
     seed: int
+    rounds: int
+    """Of each training."""
     faults: tuple[FaultRow, ...]
     checks: tuple[Check, ...]
     starts: int
@@ -83,7 +91,10 @@ class ChaosReport:
 def rehearse(context: RunContext, config: RunConfig, request: ChaosRequest) -> ChaosReport:
     """Run the pipeline until it has a plan, train twice and compare; Refused for what faults cannot befall."""
     _check(config)
-    check_room(len(config.fleet.devices), config.training.rounds, request.faults)  # before anything is measured
+    if request.minutes is None:
+        check_room(len(config.fleet.devices), config.training.rounds, request.faults)  # before anything is measured
+    else:
+        positive("chaos", faults=request.faults, minutes=request.minutes)
     made = api.run_with(context, config, StageSelection(until="plan"))
     return Rehearsal(context, made).report(request)
 
@@ -119,25 +130,26 @@ class Rehearsal:
                 f"chaos: messages on {', '.join(lossy)} lose something, and those of another plan lose something else, "
                 "so that weights cannot be compared; take a plan that sends every element"
             )
-        training = self.made.config.training
-        schedule = draw(Places.of(plan, training), training.rounds, request.faults, request.seed)
         shutil.rmtree(self._folder, ignore_errors=True)
+        rounds = self._rounds(request)
+        schedule = draw(Places.of(plan, self.made.config.training), rounds, request.faults, request.seed)
         began_s = time.monotonic()
-        whole = self._train(WHOLE, Schedule())
+        whole = self._train(WHOLE, Schedule(), rounds)
         ended_s = time.monotonic()
-        met = self._train(MET, schedule)
+        met = self._train(MET, schedule, rounds)
         met_s = time.monotonic() - ended_s
         marks = {number: happened(self._folder / MET / MARKS, number) for number in range(schedule.count)}
         rows = tuple(_rows(schedule, marks))
         missed = [str(row.number) for row in rows if not row.happened]
         checks = (
             Check(name="all faults happened", ok=not missed, found=_missed(missed, len(rows))),
-            *compare(whole, met, self._exact_rounds(met), self._rounding),
+            *compare(whole, met, self._exact_rounds(met), lambda: self._rounding(rounds)),
             self._left_behind(),
         )
         report = ChaosReport(
             run=self.made.id,
             seed=request.seed,
+            rounds=rounds,
             faults=rows,
             checks=checks,
             starts=self.starts[MET],
@@ -168,15 +180,25 @@ class Rehearsal:
     def _fleet(self) -> Fleet:
         return json_io.read(Fleet, self._input("fleet") / "fleet.json")
 
-    def _train(self, name: str, schedule: Schedule, plan: Path | None = None) -> Trained:
+    def _rounds(self, request: ChaosRequest) -> int:
+        """Return the rounds of each training: those of the config, or as many as a short one's pace leads to."""
+        if request.minutes is None:
+            return self.made.config.training.rounds
+        trained = self._train(PACE, Schedule(), PACE_ROUNDS)
+        round_s = median(each.seconds for each in intervals(trained.events, self._plan().plan.devices))
+        self._tell(PACE, "note", f"{round_s:.3g} s a round")
+        return max(math.ceil(request.minutes * 60 / round_s), request.faults + BORDER_ROUNDS)
+
+    def _train(self, name: str, schedule: Schedule, rounds: int, plan: Path | None = None) -> Trained:
         """Train to the end; start again as often as a fault has ended the training."""
         spec = dataclasses.replace(find_stage(STAGES, "train"), name=name, module="flows.chaos.training")
-        work, config = self._folder / name, json_io.dump(self.made.config)
+        work, config = self._folder / name, self.made.config
+        config = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
         task = StageTask(
             stage="train",
             run=self.made.id,
             seed=self.made.seed,
-            config=config_slice(spec, config),
+            config=config_slice(spec, json_io.dump(config)),
             inputs={kind: str(plan if kind == "plan" and plan else self._input(kind)) for kind in spec.inputs},
             output=str(work / attempt.OUTPUT),
             work=str(work),
@@ -217,7 +239,7 @@ class Rehearsal:
             return 0
         return exact_rounds(met.events, plan.devices, len(met.metrics.rounds))
 
-    def _rounding(self) -> Trained | None:
+    def _rounding(self, rounds: int) -> Trained | None:
         """Train by a plan for fewer devices; None if there is none that trains the same."""
         plan, fleet = self._plan(), self._fleet()
         if len(plan.plan.lanes) > 1:
@@ -233,7 +255,7 @@ class Rehearsal:
             folder = self._folder / "another-plan"
             shutil.copytree(self._input("plan"), folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
             json_io.write(other, folder / "plan.json")
-            return self._train(ROUNDING, Schedule(), folder)
+            return self._train(ROUNDING, Schedule(), rounds, folder)
         return None
 
     def _left_behind(self) -> Check:

@@ -26,6 +26,10 @@ class ChaosOptions(CommonOptions):
 
     faults: Annotated[int, typer.Option(metavar="K", help="Number of faults.")] = 3
     seed: Annotated[int, typer.Option(metavar="N", help="Seed that the faults are drawn from.")] = 0
+    minutes: Annotated[
+        float | None,
+        typer.Option(metavar="M", help="Length of each training, whose rounds are chosen by the pace of a short one."),
+    ] = None
     sets: Sets = None
 
 
@@ -41,7 +45,7 @@ def chaos(options: ChaosOptions, config: Config) -> None:
 
     end_on_sigterm()
     asked = configs.load(find_run_file(str(config)) or config, options.sets or ())
-    request = ChaosRequest(faults=options.faults, seed=options.seed)
+    request = ChaosRequest(faults=options.faults, seed=options.seed, minutes=options.minutes)
     with show_progress(options) as listener:
         try:
             report = rehearse(RunContext(store=options.store(), listen=listener.on_event), asked, request)
@@ -72,7 +76,9 @@ def _print(console: "Console", report: "ChaosReport") -> None:
     console.print(faults)
     console.print(checks)
     starts = f"{report.starts} start{'' if report.starts == 1 else 's'}"
-    console.print(f"{report.met_s:.0f} s with the faults, in {starts}; {report.whole_s:.0f} s without")
+    console.print(
+        f"{report.rounds} rounds: {report.met_s:.0f} s with the faults, in {starts}; {report.whole_s:.0f} s without"
+    )
     if (found := report.throughput) is not None:
         console.print(
             f"throughput: {found.ratio:.1%} of what the devices that were left could give, {found.lost_s:.0f} s lost; "

@@ -21,6 +21,7 @@ REHEARSALS = [command for command in COMMANDS if command.startswith("chaos")]
 REPORT = ChaosReport(
     run="demo-1",
     seed=3,
+    rounds=50,
     faults=(
         FaultRow(number=0, device="desk", kind="kill", asked="forward, round 4", happened="forward, round 4"),
         FaultRow(number=1, device="nano", kind="cut", asked="backward, round 9", happened=""),
@@ -58,7 +59,7 @@ def test_the_report_is_printed(call: Call, told: list[Any]) -> None:
     assert result.exit_code == 0, result.stderr
     assert told[0] == ("demo", 50, rehearsal.ChaosRequest(faults=2, seed=3))
     assert "desk" in result.stdout and "never" in result.stdout and "bit for bit" in result.stdout
-    assert "20 s with the faults, in 2 starts; 10 s without" in result.stdout
+    assert "50 rounds: 20 s with the faults, in 2 starts; 10 s without" in result.stdout
     assert "throughput: 91.0% of what the devices that were left could give, 2 s lost;" in result.stdout
     assert "but for the coordinator's ends 98.2%, 0.25 s lost by each fault" in " ".join(result.stdout.split())
     last = json.loads(result.stdout.splitlines()[-1])
@@ -91,6 +92,8 @@ def test_a_command_of_the_documentation(
         ([DEMO.with_name("edge-docker.yaml")], "are no processes of this machine"),
         ([DEMO, "--faults", "38"], "38 faults need 41 rounds, one each, and training.rounds is 40; give at most 37"),
         ([DEMO, "--faults", "0"], "faults must be a number above 0 (got 0)"),
+        ([DEMO, "--faults", "0", "--minutes", "1"], "faults must be a number above 0 (got 0)"),
+        ([DEMO, "--minutes", "0"], "minutes must be a number above 0 (got 0.0)"),
         ([DEMO, "--faults", "many"], "Invalid value for '--faults'"),
     ],
 )
