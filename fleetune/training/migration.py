@@ -1,10 +1,10 @@
 """How a device comes to a version under a plan, and what it says that it holds: messages of recovery.
 
-The coordinator sends each device its own `Migration`. Tensors travel between the devices, in one message for each lane
-and source.
+The coordinator sends each device its own `Migration`. Tensors travel between the devices in parcels, so that what has
+come is never there twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ from fleetune.training.exchange import BACKUP_ITEMS, Arrival, Exchange, Transfer
 
 MOVED_ITEMS = "items"
 """Kind of the messages that carry items from one device to another."""
+PARCEL_BYTES = 8 << 20
+"""Most bytes of a message with the tensors of more than one item."""
 
 
 @record
@@ -137,21 +139,40 @@ def items_of(lane: str, arrival: Arrival) -> dict[Item, dict[str, torch.Tensor]]
 def send_items(exchange: Exchange, order: Migration, held: Mapping[Item, Tensors]) -> None:
     """Send what other devices need; the memory of it must not change until all devices have what they need."""
     for each in order.sends:
-        tensors = {key: t for name in each.names for key, t in held[Item(each.lane, name)].items()}
-        exchange.send(each.target, _key(order, each.lane, exchange.name), tensors)
+        parcels = list(_in_parcels(held[Item(each.lane, name)] for name in each.names))
+        for number, tensors in enumerate(parcels):
+            described = {"last": number + 1 == len(parcels)}
+            exchange.send(each.target, _key(order, each.lane, number, exchange.name), tensors, described)
 
 
 def receive_items(exchange: Exchange, order: Migration) -> dict[Item, dict[str, torch.Tensor]]:
     """Wait for what this device lacks; returns it by item and by the keys of a checkpoint."""
     found: dict[Item, dict[str, torch.Tensor]] = {}
     for each in order.sources:
-        key = _key(order, each.lane, each.device)
-        found.update(items_of(each.lane, exchange.receive(key)))
+        number, is_last = 0, False
+        while not is_last:
+            arrival = exchange.receive(_key(order, each.lane, number, each.device))
+            found.update(items_of(each.lane, arrival))
+            number, is_last = number + 1, bool(arrival.described["last"])
     return found
 
 
-def _key(order: Migration, lane: str, sender: str) -> TransferKey:
-    return TransferKey(MOVED_ITEMS, order.version.rounds, lane, 0, 0, sender)
+def _in_parcels(items: Iterable[Tensors]) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the tensors of as many items at once as have PARCEL_BYTES, or of one."""
+    parcel, room = dict[str, torch.Tensor](), PARCEL_BYTES
+    for tensors in items:
+        size_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        if parcel and size_bytes > room:
+            yield parcel
+            parcel, room = {}, PARCEL_BYTES
+        parcel.update(tensors)
+        room -= size_bytes
+    if parcel:
+        yield parcel
+
+
+def _key(order: Migration, lane: str, number: int, sender: str) -> TransferKey:
+    return TransferKey(MOVED_ITEMS, order.version.rounds, lane, 0, number, sender)
 
 
 def describe_holding(version: Version, form: str, items: Iterable[Item], lanes: Sequence[str] = ()) -> dict[str, Any]:

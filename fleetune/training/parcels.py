@@ -14,14 +14,12 @@ from fleetune.recovery.protocol import Layout
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import CheckpointMark, Tensors, read_residuals, read_tensors, verified_mark
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
-from fleetune.training.migration import Migration, Parcel, items_of
+from fleetune.training.migration import PARCEL_BYTES, Migration, Parcel, items_of
 from fleetune.training.roles import keeps_residuals
 from fleetune.training.task import COORDINATOR
 
 FETCH, PARCEL = "fetch", "parcel"
 """Kinds of the messages that ask for a parcel, and that carry it."""
-PARCEL_BYTES = 8 << 20
-"""Most bytes of a parcel with more than one tensor, and of each of its messages."""
 
 
 @dataclass(frozen=True, slots=True)

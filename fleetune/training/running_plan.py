@@ -1,6 +1,6 @@
 """What a plan makes of one worker: the state that it holds, and the rounds that it runs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.plan import Plan
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.program import DeviceProgram
 from fleetune.recovery.holdings import BACKUP, Need, Version, needs_of
@@ -66,13 +67,12 @@ class RunningPlan:
     @cached_property
     def backups(self) -> tuple[Need, ...]:
         """What devices are to hold as backups for others."""
-        needs = needs_of(self.context.plan, self.described.unit_items)
-        return tuple(need for need in needs if need.form == BACKUP)
+        return _backups(self.context.plan, self.described)
 
     @property
     def backups_here(self) -> frozenset[Item]:
         """What this device is to hold as backups for others."""
-        return frozenset().union(*(need.items for need in self.backups if need.device == self.task.device))
+        return _items_on(self.task.device, self.backups)
 
     def apply(self, commit: Mapping[str, Any]) -> list[TimelineRow]:
         """Apply the round that is prepared; return the rows of the average that follows it."""
@@ -133,6 +133,10 @@ class PlanLoader:
         """The device's share of a CPU."""
         return CpuThrottle(self.task.cores)
 
+    def backups_here(self, plan: Plan) -> frozenset[Item]:
+        """Return what this device is to hold as backups for others under a plan."""
+        return _items_on(self.task.device, _backups(plan, self.described))
+
     def read(self, order: Migration, wanted: Collection[Item]) -> dict[Item, dict[str, torch.Tensor]]:
         """Return items of a version that is read from the disk: of a checkpoint, or of the initial weights."""
         names = {item.name for item in wanted}
@@ -145,19 +149,19 @@ class PlanLoader:
     def load(
         self,
         order: Migration,
-        own: Mapping[Item, Mapping[str, torch.Tensor]],
+        own: dict[Item, Mapping[str, torch.Tensor]],
         residuals: Mapping[str, torch.Tensor],
-        before: RunningPlan | None,
+        frozen: dict[str, torch.Tensor],
     ) -> RunningPlan:
-        """Return a plan at its version; weights that `before` holds are not loaded again.
+        """Return a plan at its version.
 
-        own: everything that this device has of the version. residuals: what its messages had lost, where the
-        coordinator sent that. TryAgain if something is missing or a checkpoint is
-        damaged.
+        own: everything that this device has of the version; what is taken over leaves it. residuals: what its messages
+        had lost then. frozen: weights that no training changes, which are not loaded again. TryAgain if something is
+        missing or a checkpoint is damaged.
         """
         task, folder = replace(self.task, plan=order.plan), Path(order.folder) if order.folder else None
         dealt = self.task.plan
-        held = load_state(task, self.described, before.held.frozen() if before else {}, dealt, folder)
+        held = load_state(task, self.described, frozen, dealt, folder)
         if not order.from_disk:
             held.put(order.plan, own)
         program = self.described.program(order.plan, task.device)
@@ -175,10 +179,8 @@ class PlanLoader:
         fed = {task.device: context.feedback} if keeps_residuals(order.plan, task.device) else {}
         if fed and folder is not None:
             context.feedback.load(read_residuals(folder, task.device))
-        elif fed and order.residuals:
+        elif fed and residuals:
             context.feedback.load(dict(residuals))
-        elif fed and before is not None and not order.from_disk:
-            context.feedback.load(before.context.feedback.state())
         return RunningPlan(
             task=task,
             described=self.described,
@@ -189,3 +191,11 @@ class PlanLoader:
             program=program,
             rounds=RoundRunner(program, context),
         )
+
+
+def _backups(plan: Plan, described: ModelDescription) -> tuple[Need, ...]:
+    return tuple(need for need in needs_of(plan, described.unit_items) if need.form == BACKUP)
+
+
+def _items_on(device: str, needs: Iterable[Need]) -> frozenset[Item]:
+    return frozenset().union(*(need.items for need in needs if need.device == device))

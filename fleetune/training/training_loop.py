@@ -356,7 +356,8 @@ class TrainingLoop:
 
     def _save(self, command: p.Save) -> Iterable[p.Event]:
         self._saver.prepare(command.version.rounds)
-        self._workers.send(command.devices, SAVE, {"round": command.version.rounds})
+        asked = {"attempt": self._state.attempt, "round": command.version.rounds}
+        self._workers.send(command.devices, SAVE, asked)
         return ()
 
     def _complete(self, command: p.CompleteCheckpoint) -> Iterable[p.Event]:

@@ -207,7 +207,9 @@ class _Worker:
             if received.sender != COORDINATOR:
                 continue
             try:
-                running = self._held.running
+                running = self._held.await_settled()
+                if attempt_of(received.message.header) != self._exchange.attempt:
+                    continue  # a loss came between
                 assert running is not None, "a device that saves is in the plan"
                 self._write(running.state, int(received.message.header["round"]))
             except Exception as error:

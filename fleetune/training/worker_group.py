@@ -36,7 +36,8 @@ from fleetune.training.device_watch import (
 from fleetune.training.exchange import ABORT, BEAT_ACK, COORDINATOR_ALIVE, FIRST_ATTEMPT, Exchange, attempt_of
 from fleetune.training.liveness import Fault, Liveness, PeriodicThread
 from fleetune.training.measurements import decode_rows
-from fleetune.training.parcels import FETCH, PARCEL_BYTES
+from fleetune.training.migration import PARCEL_BYTES
+from fleetune.training.parcels import FETCH
 from fleetune.training.returns import Returning
 from fleetune.training.task import COORDINATOR, TrainingTask
 from fleetune.training.worker_command import WorkerCommands

@@ -1,5 +1,6 @@
 """What a worker holds, live and as copies, and how it comes to another version or plan: its half of a recovery."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,7 @@ class WorkerHoldings:
         """Round and attempt of the gradients that are complete."""
         self.settled = False
         """True once what was moved in this attempt is live."""
+        self._settling = threading.Condition()
         self.averaged: list[TimelineRow] = []
         """Rows of the average that followed the newest commit."""
 
@@ -72,6 +74,7 @@ class WorkerHoldings:
         be applied alone, so it is run again.
         """
         held = list[dict[str, Any]]()
+        self._settle(False)
         self._exchange.start_attempt(attempt)
         if self.running is not None and self.running.state.is_whole:
             state = self.running.state
@@ -82,7 +85,7 @@ class WorkerHoldings:
             if self.prepared is not None and not self.running.averages_after(self.prepared[0]):
                 held.append(describe_holding(Version(state.done + 1, self.prepared[1]), PREPARED, items))
         held += [describe_holding(copy.version, copy.form, copy.items) for copy in self._copies]
-        self._arriving, self.settled, self.averaged, self._backing = None, False, [], None
+        self._arriving, self.averaged, self._backing = None, [], None
         self._links.bytes_sent()  # those of the broken round
         said = {"attempt": attempt, "holdings": held, "lost": dict(self._links.endpoint.lost_from)}
         self._exchange.send_control("aborted", said)
@@ -107,7 +110,7 @@ class WorkerHoldings:
         arriving = self._arriving
         if arriving is None or arriving.order.version != version:
             return
-        held = self._items_at(arriving.order.version)  # what moves away may be kept as a backup
+        held = self._kept_for_others(arriving)
         same = self.running is not None and self.running.is_after(arriving.order)
         if self._task.device not in arriving.order.plan.devices:
             self.running = None
@@ -117,8 +120,20 @@ class WorkerHoldings:
             self._links.beat.doing = COMPUTING
         if self.running is not None:
             self._links.connect(self.running.program.peers)  # one may have come back
-        self._keep_copies(arriving, held)
-        self.prepared, self._arriving, self.settled = None, None, True
+        self._keep_copies(arriving.order, held)
+        self.prepared, self._arriving = None, None
+        self._settle(True)
+
+    def await_settled(self) -> RunningPlan | None:
+        """Wait, in another thread, until what was moved is live; return what runs."""
+        with self._settling:
+            self._settling.wait_for(lambda: self.settled)
+            return self.running
+
+    def _settle(self, settled: bool) -> None:
+        with self._settling:
+            self.settled = settled
+            self._settling.notify_all()
 
     def apply(self, commit: Mapping[str, Any]) -> RunningPlan:
         """Apply the prepared round; return what runs."""
@@ -151,10 +166,17 @@ class WorkerHoldings:
         self._copies.keep_only(version)
 
     def _build(self, arriving: _Arriving) -> None:
-        """Load what this device does under another plan."""
-        order = arriving.order
+        """Load what this device does under another plan; of what was there before, each tensor goes as its copy comes,
+        and only what this device keeps for others stays.
+        """
+        order, before = arriving.order, self.running
         own = {} if order.from_disk else {**self._items_at(order.version), **arriving.items}
-        self.running = self._loader.load(order, own, arriving.residuals, self.running)
+        arriving.items = self._kept_for_others(arriving)
+        frozen = before.held.frozen() if before is not None else {}
+        if before is not None and not (order.residuals or order.from_disk):
+            arriving.residuals = before.context.feedback.state()
+        self.running = before = None
+        self.running = self._loader.load(order, own, arriving.residuals, frozen)
         self._exchange.unpace()
         for peer, bytes_per_s in order.paced_bytes_per_s.items():
             self._exchange.pace(peer, bytes_per_s)
@@ -170,19 +192,24 @@ class WorkerHoldings:
         others = {Item(lane.name, item.name): tensors for lane in alike for item, tensors in live.items()}
         return {**copied, **others, **live}
 
-    def _keep_copies(self, arriving: _Arriving, held: Mapping[Item, Mapping[str, torch.Tensor]]) -> None:
+    def _kept_for_others(self, arriving: _Arriving) -> dict[Item, Mapping[str, torch.Tensor]]:
+        """Return what this device has, and is to keep as backups: also of what moves away from it."""
+        order = arriving.order
+        if order.from_disk or self._task.device not in {each.holder for each in order.plan.backups}:
+            return {}
+        found = {**self._items_at(order.version), **arriving.items}
+        return {item: found[item] for item in self._loader.backups_here(order.plan)}
+
+    def _keep_copies(self, order: Migration, held: Mapping[Item, Mapping[str, torch.Tensor]]) -> None:
         """Keep the snapshot and the backups that the plan wants of its version, and nothing else."""
-        running, order = self.running, arriving.order
+        running = self.running
         if running is None or not order.plan.backup_every_rounds:
             self._copies.clear()
             return
-        wanted = running.backups_here
-        found: Mapping[Item, Mapping[str, torch.Tensor]] = {**held, **arriving.items}
-        if order.from_disk:
-            found = self._loader.read(order, wanted)
+        found = self._loader.read(order, running.backups_here) if order.from_disk else held
         self._copies.clear()
         self._copies.snapshot(order.version, running.items())
-        self._copies.add_backup(order.version, {item: found[item] for item in wanted})
+        self._copies.add_backup(order.version, found)
 
 
 def due(commit: Mapping[str, Any]) -> tuple[int, Attempt]:

@@ -251,13 +251,20 @@ class WorkerState:
             if name not in self.constants
         }
 
-    def put(self, plan: Plan, found: Mapping[Item, Tensors]) -> None:
-        """Take over these items' tensors; TryAgain if one of this plan's is missing."""
+    def put(self, plan: Plan, found: dict[Item, Tensors]) -> None:
+        """Take over these items' tensors, each of which leaves `found` before the next one is copied; TryAgain if one
+        of this plan's is missing.
+        """
+        takers: dict[Item, list[tuple[StateHolder, NamedOptimizer]]] = {}
         for lane, held, optimizer in self._holders(plan):
             for name in _tensors_of(held, optimizer).keys() - self.constants:
-                if Item(lane, name) not in found:
-                    raise TryAgain(f"nothing was received of {Item(lane, name)}; run again")
-                _put(held, optimizer, name, found[Item(lane, name)])
+                takers.setdefault(Item(lane, name), []).append((held, optimizer))
+        for item, where in takers.items():
+            if item not in found:
+                raise TryAgain(f"nothing was received of {item}; run again")
+            tensors = found.pop(item)
+            for held, optimizer in where:
+                _put(held, optimizer, item.name, tensors)
 
     def frozen(self) -> dict[str, torch.Tensor]:
         """Return the weights that training leaves as they are, by name, for seats of another plan."""
