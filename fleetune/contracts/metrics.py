@@ -145,6 +145,7 @@ class TrainingMetrics:
     timeline: tuple[TimelineRow, ...]
     """Rows of the round of median duration."""
     peak_memory_bytes: tuple[DeviceAmount, ...]
+    """In the rounds of the plan that was forecast; in all rounds if there are none."""
     busy_s: tuple[DeviceAmount, ...]
     """Compute seconds of each device in the median round."""
     link_bytes: tuple[LinkBytes, ...]

@@ -83,12 +83,16 @@ def _train(task: TrainingTask) -> TrainingMetrics:
             found, rounds = TrainingLoop(task, found, rounds, events, measured).run()
         events.ended()
     metrics = _training_metrics(task, first_round, tuple(rounds), measured, time.monotonic() - started_s)
-    clock = Clock(task.fleet, task.profile)
-    forecast = {device: float(clock.memory_bytes(task.plan.plan, device)) for device in measured.peaks}
-    for sentence in memory_warnings(task.fleet, forecast, measured.peaks):
+    for sentence in memory_warnings(task.fleet, _forecast_bytes(task, measured), measured.peaks):
         task.note(sentence)
     _write_artifacts(task, found, metrics)
     return metrics
+
+
+def _forecast_bytes(task: TrainingTask, measured: RoundMeasurements) -> dict[str, float]:
+    """Return the most bytes that each device was to need under one of the plans."""
+    clock, plans = Clock(task.fleet, task.profile), (task.plan.plan, *measured.plans.values())
+    return {device: float(max(clock.memory_bytes(plan, device) for plan in plans)) for device in measured.peaks}
 
 
 def _training_metrics(
@@ -104,7 +108,7 @@ def _training_metrics(
     return TrainingMetrics(
         rounds=rounds,
         timeline=tuple(timeline),
-        peak_memory_bytes=_amounts(measured.peaks.items()),
+        peak_memory_bytes=_amounts((measured.peaks_of_first or measured.peaks).items()),
         busy_s=_amounts((device, busy.get(device, 0.0)) for device in task.plan.plan.devices),
         link_bytes=tuple(LinkBytes(source=a, target=b, bytes=n) for (a, b), n in sorted(typical.sent_bytes.items())),
         median_round_s=median_s,

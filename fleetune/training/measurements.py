@@ -10,7 +10,7 @@ from typing import NamedTuple
 from typing_extensions import Buffer
 
 from fleetune.contracts.metrics import TimelineRow, span_s
-from fleetune.contracts.plan import BACKWARD, FORWARD, parse_action
+from fleetune.contracts.plan import BACKWARD, FORWARD, Plan, parse_action
 from fleetune.errors import Refused
 
 DRIFT = 1e-4
@@ -116,6 +116,10 @@ class RoundMeasurements:
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
         """device -> peak in bytes."""
+        self.peaks_of_first: dict[str, int] = {}
+        """The same in the rounds of the first plan."""
+        self.plans: dict[int, Plan] = {}
+        """Those that followed the first one, by their revision."""
         self.averages: list[list[TimelineRow]] = []
         """Rows of the averages over lanes."""
         self.newest: list[TimelineRow] = []
@@ -125,9 +129,16 @@ class RoundMeasurements:
         self._ordered_s: list[float] = []
         self._kept: dict[int, MeasuredRound] = {}
 
-    def revised(self, round: int) -> None:
+    def revised(self, round: int, plan: Plan) -> None:
         """Note that another plan than the first one trains this round."""
+        self.plans[plan.revision] = plan
         self.revised_from_round = round if self.revised_from_round is None else min(round, self.revised_from_round)
+
+    def add_peak(self, device: str, peak_bytes: int) -> None:
+        """Add a device's peak up to now."""
+        self.peaks[device] = max(self.peaks.get(device, 0), peak_bytes)
+        if self.revised_from_round is None:
+            self.peaks_of_first[device] = self.peaks[device]
 
     def add(self, round: int, measured: MeasuredRound) -> None:
         """Add a round; if too many are kept, drop the one that is farthest from the median so far."""

@@ -58,7 +58,7 @@ def round_metrics(
     rows = timeline(of_round)
     sent_bytes: dict[tuple[str, str], int] = {}
     for device, header in ready.items():
-        measured.peaks[device] = max(measured.peaks.get(device, 0), int(header["peak_memory_bytes"]))
+        measured.add_peak(device, int(header["peak_memory_bytes"]))
         for peer, size in header["sent_bytes"].items():
             sent_bytes[device, peer] = int(size)
     round_s = max(row.end_s for row in rows)

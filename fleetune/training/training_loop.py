@@ -323,7 +323,7 @@ class TrainingLoop:
         """Write a commit to disk, with what is decided by it."""
         task, round, plan = self._task, command.round, self._revisions.result(self._state.plan.revision).plan
         if plan.revision != task.plan.plan.revision:
-            self._measured.revised(round)
+            self._measured.revised(round, plan)
         metrics, norms = round_metrics(task, plan, round, self._ready, self._measured)
         if self._replanner.plan.replan_every_rounds:
             self._replanner.observe(task.measured_busy(round, busy_s(self._measured.newest)))

@@ -91,10 +91,11 @@ class ChaosReport:
 def rehearse(context: RunContext, config: RunConfig, request: ChaosRequest) -> ChaosReport:
     """Run the pipeline until it has a plan, train twice and compare; Refused for what faults cannot befall."""
     _check(config)
-    if request.minutes is None:
-        check_room(len(config.fleet.devices), config.training.rounds, request.faults)  # before anything is measured
-    else:
-        positive("chaos", faults=request.faults, minutes=request.minutes)
+    rounds = config.training.rounds
+    if request.minutes is not None:
+        positive("chaos", minutes=request.minutes)
+        rounds = request.faults + BORDER_ROUNDS
+    check_room(len(config.fleet.devices), rounds, request.faults)  # before anything is measured
     made = api.run_with(context, config, StageSelection(until="plan"))
     return Rehearsal(context, made).report(request)
 

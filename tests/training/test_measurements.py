@@ -2,6 +2,7 @@
 
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from fleetune.training.measurements import (
     decode_rows,
     encode_rows,
 )
+from tests.training.runs import plan
 
 
 def beat(offset: ClockOffset, at_s: float, true_s: float, there_s: float = 0.0, back_s: float = 0.0) -> None:
@@ -137,3 +139,16 @@ def test_rows_of_a_few_rounds_near_the_median_are_kept() -> None:
 def test_without_rounds_there_is_no_median_round() -> None:
     """An attempt without a new round reports no rows."""
     assert RoundMeasurements().median_round(1.0) is None
+
+
+def test_peaks_of_the_first_plan_are_told_apart() -> None:
+    """Bug: a device that took over a lost one's layers used more memory than was forecast of another plan."""
+    measured, round = RoundMeasurements(), MeasuredRound(1.0, [], {})
+    later = replace(plan(("u",), [], [[8]]), revision=1)
+    measured.add_peak("a", 5)
+    measured.add(0, round)
+    measured.revised(1, later)
+    measured.add_peak("a", 9)
+    measured.add_peak("b", 2)
+    assert measured.peaks == {"a": 9, "b": 2} and measured.peaks_of_first == {"a": 5}
+    assert list(measured.plans.values()) == [later] and measured.revised_from_round == 1
