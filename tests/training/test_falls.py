@@ -5,6 +5,7 @@ used once, losses and weights are those of a run without the fault, and no proce
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -191,7 +192,7 @@ LOSSES: dict[str, tuple[bool, tuple[Fault, ...], str]] = {
     "the only holder, and the holder of its backup": (
         True,
         (fault("d2", KILL, PREPARED), fault("d0", KILL, ALL_REDUCE, number=1)),
-        "d1: the checkpoint is read",
+        r" d1: the checkpoint is read(\n.* on d1: .*)?",  # the second one at once, or when the first is read
     ),
     "a second one in the recovery": (
         True,
@@ -199,7 +200,7 @@ LOSSES: dict[str, tuple[bool, tuple[Fault, ...], str]] = {
         " on d2: ",
     ),
 }
-"""Name -> whether the plan has backups, the faults, and how the training goes on."""
+"""Name -> whether the plan has backups, the faults, and a pattern of how the training goes on in the end."""
 
 
 @pytest.mark.slow
@@ -213,7 +214,7 @@ def test_a_device_is_lost(
     assert all(job.poll() is not None for job in found.jobs), "no process is left"
     lost = {each.split()[1] for each in found.events.failures}
     assert lost == {each.device for each in faults}, found.events.failures
-    assert goes_on in told(found.events)[-1], told(found.events)
+    assert re.search(rf"{goes_on}.*\Z", "\n".join(told(found.events))), told(found.events)
     assert_nothing_lost(ready, tmp_path, found.trained, whole)
 
 
