@@ -67,8 +67,8 @@ SETTINGS = st.fixed_dictionaries(
 def test_random_orders_with_many_faults(made: dict[str, int], devices: int, faults: list[str], seed: int) -> None:
     """Up to four devices, five rounds and six faults of all kinds, in any order: as long as a device is left, it ends.
 
-    Devices that were killed come back under their names, and bring nothing with them. Messages that one link loses again
-    and again cost a device too.
+    Devices that were killed come back under their names, and bring nothing with them. Messages that one link loses
+    again and again cost a device too.
     """
     names = "abcd"[:devices]
     world = simulation(newcomers=("n", *names), **made)
