@@ -16,7 +16,6 @@ from fleetune.training.task import TrainingTask
 from stages.reviser import reviser
 from tests.engine.pipelines import Told, config, run
 from tests.engine.places import Note, ignored
-from tests.engine.test_falls import worker
 from tests.training.runs import final_state
 from tests.training.test_lost_devices import assert_same_end
 
@@ -59,7 +58,12 @@ def test_a_killed_container_takes_nothing_with_it(tmp_path: Path, engine: Any) -
     def kill(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         if detail.startswith(f"round {KILLED_AFTER} ") and left:
             left.clear()
-            worker(engine, tmp_path / "lost", "nano").kill()
+            (worker,) = [
+                each
+                for each in engine.containers.list(filters={"label": "fleetune.run"})
+                if any("/workers/nano/" in part for part in each.attrs["Config"]["Cmd"])
+            ]
+            worker.kill()
 
     train(told, tmp_path / "lost", fleet, kill, said.append)
     here = tuple(dataclasses.replace(device, launcher=PROCESS) for device in fleet.devices)
