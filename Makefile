@@ -39,10 +39,12 @@ lint: $(STAMP)
 
 # The demo once as it is, in about half an hour, and once while 62 faults befall its devices; SEED=... draws others, and
 # FAULTS=10 MINUTES=5 is the same rate for a shorter time. The number of rounds comes from the pace of a short training.
-# Rounding of float64 is far below the limit after so many rounds; that of float32 would hide what differs.
+# Rounding of float64 is far below the limit after so many rounds; that of float32 would hide what differs. Each device
+# trains its layers alone, so without backups its loss would cost the rounds since the newest checkpoint.
 chaos: $(STAMP)
 	$(BIN)/fleetune chaos configs/runs/demo.yaml --faults $(or $(FAULTS),62) --minutes $(or $(MINUTES),30) \
-		--seed $(or $(SEED),1) --set training.checkpoint_every_rounds=20 --set model.precision=float64
+		--seed $(or $(SEED),1) --set training.checkpoint_every_rounds=20 --set model.precision=float64 \
+		--set strategy.options.backups=1
 
 # Prefect's UI, a worker and the deployments of the store in runs/; PORT=... for another port than 4200.
 up: $(STAMP)
