@@ -119,6 +119,8 @@ def fits_in_container(spec: StageSpec, config: RunConfig) -> bool:
         return False  # it starts work on the devices that have data
     if "data" not in spec.content or config.data.source == DIGITS:
         return True
+    if config.data.chat_template is not None:
+        return False
     folder = Path(config.data.source)
     return folder.is_dir() and folder.is_absolute() and all(map(_read_by_all, (folder, *folder.rglob("*"))))
 

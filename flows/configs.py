@@ -25,8 +25,11 @@ FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "st
 DEVICES = "devices"
 DATA_SOURCE, DATA_LOCAL = "data.source", "data.local."
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
+CHAT_TEMPLATE = "data.chat_template"
+FILES_ONLY = (LORA_START, JOIN_TOKEN, ENGINE_TLS, CHAT_TEMPLATE)
+"""Settings that name a file or folder and nothing else."""
 CRON_FIELDS = 5
-DATA_FILES = (".jsonl", ".csv", ".parquet")
+DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 RUNS = Path("configs", "runs")
 """Folder of run files; reruns look up names from here."""
 
@@ -198,6 +201,7 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
     local = data.get("local") if isinstance(data, dict) else None
     for holder, key, label in (
         (data, "source", DATA_SOURCE),
+        (data, "chat_template", CHAT_TEMPLATE),
         *((local, device, f"{DATA_LOCAL}{device}") for device in (local if isinstance(local, dict) else ())),
         (model, "source", "model.source"),
         (lora, "start", LORA_START),
@@ -234,7 +238,7 @@ def _must_be_path(given: str, label: str) -> bool:
     if label.startswith(DATA_LOCAL) and Path(given).is_absolute():
         return False
     return (
-        label in (LORA_START, JOIN_TOKEN, ENGINE_TLS)
+        label in FILES_ONLY
         or given.startswith(("/", "./", "../", "~"))
         or (_is_data(label) and given.endswith(DATA_FILES))
     )

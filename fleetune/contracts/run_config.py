@@ -78,6 +78,8 @@ class ModelRequest:
 
 
 BUILT_IN = ("digits", "docstrings", "stdlib-sources")
+ROW_FORMATS = (TEXT, CHAT, COMPLETION) = ("text", "chat", "completion")
+COMPLETIONS = "completions"
 NO_FILES = (
     "data: newest_files is {newest_files}, but {source} is not a folder of data files; give a folder with files such "
     "as 2026-11-22.jsonl, or leave newest_files out"
@@ -88,9 +90,9 @@ NO_FILES = (
 class DataRequest:
     """The `data` section of a run.
 
-    `source` is one of the built-in sets (digits, docstrings, stdlib-sources), a .jsonl, .csv or .parquet file (or a
-    folder with train.* and test.* files), a folder with a folder of images per class (below train/ and test/ where
-    there are splits), or a Hugging Face dataset by folder or hub name.
+    `source` is one of the built-in sets (digits, docstrings, stdlib-sources), a .jsonl, .json, .csv or .parquet file
+    (or a folder with train.* and test.* files), a folder with a folder of images per class (below train/ and test/
+    where there are splits), or a Hugging Face dataset by folder or hub name.
     """
 
     source: str = ""
@@ -112,8 +114,15 @@ class DataRequest:
     For split-learning and lola-deft."""
     newest_files: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
     """Of a folder, train on the last so many files by name, such as 2026-11-22.jsonl; older ones are not read."""
+    format: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """Rows of causal-lm: `text`, `chat` (messages) or `completion` (prompt, completion); by default by the columns."""
+    chat_template: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """File with the chat template (Jinja) that replaces the tokenizer's own."""
+    loss_on: Annotated[str, Field(exclude_if=lambda value: value == COMPLETIONS)] = COMPLETIONS
+    """Tokens of chats and completions that carry loss: `completions` (what the assistant says), or `all`."""
 
     def __post_init__(self) -> None:
+        self._check_chats()
         for device, source in self.local.items():
             check_name("data.local: device", device)
             if not source:
@@ -139,6 +148,16 @@ class DataRequest:
         not_negative("data", test_fraction=self.test_fraction)
         if not 0 < self.test_fraction < 1:
             raise Refused(f"data: test_fraction must lie between 0 and 1 (got {self.test_fraction})")
+
+    def _check_chats(self) -> None:
+        one_of("data", "loss_on", self.loss_on, (COMPLETIONS, "all"))
+        if self.format is not None:
+            one_of("data", "format", self.format, ROW_FORMATS)
+        if self.chat_template is not None and self.local:
+            raise Refused(
+                "data: chat_template is a file of this machine, which devices with data of their own (data.local) do "
+                "not have; put it into the model's folder as chat_template.jinja"
+            )
 
 
 @record

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.input_spec import InputSpec
-from fleetune.contracts.run_config import DataRequest
+from fleetune.contracts.run_config import TEXT, DataRequest
 from fleetune.contracts.task import Progress
+from fleetune.data.dialogues import Chat, Completion, Dialogue, read_dialogue, row_format
 from fleetune.data.images import Image, as_image
 from fleetune.data.tables import DataSource, Table
 from fleetune.errors import Refused
@@ -25,7 +26,7 @@ class Example:
     """One sample before tokenization or image processing; `label` is None for causal-lm."""
 
     location: str
-    content: str | Image
+    content: str | Image | Dialogue
     label: RawLabel | None
 
 
@@ -36,6 +37,8 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
     column = source.text_column if spec.is_text else source.image_column
     wanted = [column] if spec.task == "causal-lm" else [column, source.label_column]
     for table in (*source.train, *source.test):
+        if dialogue_format(table, source, spec) is not None:
+            continue
         for name in wanted:
             if table.columns and name not in table.columns:
                 kind = "label" if name == source.label_column else ("text" if spec.is_text else "image")
@@ -45,10 +48,28 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
                 )
 
 
+def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | None:
+    """Format of the rows of a table that are chats or completions; None for texts and images."""
+    if spec.task != "causal-lm":
+        if source.format not in (None, TEXT):
+            raise Refused(f"data: format {source.format} is for causal-lm; for {spec.task} leave data.format out")
+        return None
+    try:
+        found = None if source.packed else row_format(table.columns, source.text_column, source.format)
+    except Refused as error:
+        raise Refused(f"{table.name}: {error}") from None
+    return None if found == TEXT else found
+
+
 def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Example]:
     """Yield every row of a table as an Example, in order; Refused names the location of the first bad row."""
+    format = dialogue_format(table, source, spec)
     for number, values in table.rows():
         location = f"{table.name}: {table.row_noun} {number}"
+        if format is not None:
+            dialogue = read_dialogue(location, values, format, source.loss_on == "all")
+            yield Example(location=location, content=dialogue, label=None)
+            continue
         column = source.text_column if spec.is_text else source.image_column
         value = values.get(column)
         if value is None:
@@ -107,7 +128,7 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
         keys.append(_content_key(example))
         if example.label is not None:
             label_indices.append(labels.setdefault(example.label, len(labels)))
-        if not isinstance(example.content, str) and shape == (0, 0):
+        if isinstance(example.content, np.ndarray) and shape == (0, 0):
             shape = (example.content.shape[0], example.content.shape[1])
         if len(keys) % REPORT_EVERY == 0:
             progress("reading data", len(keys), len(keys), "samples")
@@ -129,7 +150,9 @@ def _all_examples(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
 def _content_key(example: Example) -> int:
     """64-bit hash of the sample's content."""
     content = example.content
-    if isinstance(content, str):
+    if isinstance(content, Chat | Completion):
+        plain = content.key.encode("utf-8", "surrogatepass")
+    elif isinstance(content, str):
         plain = " ".join(content.split()).encode("utf-8", "surrogatepass")
     else:
         plain = repr(content.shape).encode() + content.tobytes()

@@ -65,7 +65,7 @@ def _default_processor(spec: InputSpec, side: int) -> ImageProcessor:
     """Resize bilinearly to 0..1, then normalise; the saved config reproduces the pixels up to one grey level."""
 
     def pixels(example: Example) -> Array:
-        assert not isinstance(example.content, str)
+        assert isinstance(example.content, np.ndarray)
         image = convert_channels(example.location, resize(example.content, side), spec.channels)
         normed = (image - np.asarray(spec.image_mean)) / np.asarray(spec.image_std)
         return np.moveaxis(normed, 2, 0)
@@ -108,7 +108,7 @@ def _model_processor(spec: InputSpec, folder: Path, side: int | None, first: tup
         )
 
     def pixels(example: Example) -> Array:
-        assert not isinstance(example.content, str)
+        assert isinstance(example.content, np.ndarray)
         levels = np.rint(convert_channels(example.location, example.content, spec.channels) * 255).astype(np.uint8)
         made = apply(example.location, levels)
         if made.shape != shape:

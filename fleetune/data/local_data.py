@@ -24,10 +24,11 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress
 from fleetune.data.examples import check_task, survey_tables
+from fleetune.data.job import Preparation, SharedChoices
 from fleetune.data.labels import is_whole_number, spell_labels
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.data.sources import checked_digest, content_digest, open_source, validate_data
-from fleetune.data.writer import Preparation, SharedChoices, write_data
+from fleetune.data.writer import write_data
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 LONGEST_LABEL = 64

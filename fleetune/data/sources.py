@@ -28,7 +28,8 @@ from fleetune.data.named_datasets import (
     stdlib_sources,
 )
 from fleetune.data.splits import check_has_files, check_test_rows, held_out_count, newest
-from fleetune.data.tables import SUFFIXES, DataSource, InMemoryTable, Table, open_table
+from fleetune.data.tables import FILE_SUFFIXES, SUFFIXES, DataSource, InMemoryTable, Table, open_table
+from fleetune.data.tokenization import chat_template_text
 from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import check_symlinks, file_digest
 
@@ -47,6 +48,10 @@ BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label")
 
 def open_source(request: DataRequest) -> DataSource:
     """Open the tables of a request; Refused if the source does not exist or cannot be read."""
+    return replace(_open_source(request), format=request.format, loss_on=request.loss_on)
+
+
+def _open_source(request: DataRequest) -> DataSource:
     if request.source in BUILTIN_SOURCES:
         return BUILTIN_SOURCES[request.source]()
     path = source_path(request.source)
@@ -75,6 +80,8 @@ def validate_data(request: DataRequest, task: str) -> None:
     Builds a built-in set only to count its test rows.
     """
     spec = InputSpec(task=task)
+    if request.chat_template is not None:
+        chat_template_text(Path(request.chat_template))
     if request.source in BUILT_IN:
         row = dict.fromkeys(BUILTIN_COLUMNS[request.source], "")
         stand_in = DataSource(
@@ -124,11 +131,11 @@ def source_path(source: str) -> Path | None:
         if path.is_dir():
             check_symlinks(path, "data")
         return path
-    if HUB_NAME.fullmatch(source) and path.suffix.lower() not in SUFFIXES:
+    if HUB_NAME.fullmatch(source) and path.suffix.lower() not in FILE_SUFFIXES:
         return None
     raise Refused(
-        f"data: source {source!r} does not exist; allowed are {', '.join(BUILT_IN)}, a {', '.join(SUFFIXES)} file, "
-        "a folder of such files or of images by class, or a name on the Hugging Face hub"
+        f"data: source {source!r} does not exist; allowed are {', '.join(BUILT_IN)}, a {', '.join(FILE_SUFFIXES)} "
+        "file, a folder of such files or of images by class, or a name on the Hugging Face hub"
     )
 
 
@@ -202,12 +209,19 @@ DATA_VERSION = 2
 
 
 def content_digest(request: DataRequest) -> str:
-    """sha256 (hex) over the bytes of the request's source and DATA_VERSION.
+    """sha256 (hex) over the bytes of the request's source, its chat template, and DATA_VERSION.
 
     Reads every byte on every call, because size and modification time do not reveal an edit in place. Includes the
     file names of a folder, without files that `newest_files` leaves unread, and the versions of the packages that ship
     a built-in set.
     """
+    digest = _source_digest(request)
+    if request.chat_template is None:
+        return digest
+    return _digest_of("chat template", digest, _file_digest(Path(request.chat_template)))
+
+
+def _source_digest(request: DataRequest) -> str:
     if request.source == "digits":
         return _digest_of("digits", version("scikit-learn"))
     if request.source in ("docstrings", "stdlib-sources"):

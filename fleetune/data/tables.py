@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fleetune.contracts.run_config import COMPLETIONS
 from fleetune.errors import Refused, first_line
 
 
@@ -70,6 +71,10 @@ class DataSource:
     """Base folder of relative paths in the image column."""
     packed: bool = False
     """For causal-lm: rows are documents to concatenate and cut into blocks, not samples."""
+    format: str | None = None
+    """For causal-lm: format of the rows; None: by their columns."""
+    loss_on: str = COMPLETIONS
+    """Tokens of chats and completions that carry loss."""
 
 
 BATCH_ROWS = 1024
@@ -78,9 +83,11 @@ Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 def open_table(path: Path) -> Table:
     """Open the table in a file; Refused if the suffix is unknown, or the file is unreadable or empty."""
-    opener = SUFFIXES.get(path.suffix.lower())
+    opener = FILE_SUFFIXES.get(path.suffix.lower())
     if opener is None:
-        raise Refused(f"{path}: files end in {', '.join(SUFFIXES)} (got {path.suffix or 'no suffix'!r}); convert it")
+        raise Refused(
+            f"{path}: files end in {', '.join(FILE_SUFFIXES)} (got {path.suffix or 'no suffix'!r}); convert it"
+        )
     try:
         return opener(path)
     except OSError as error:
@@ -207,6 +214,23 @@ def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return values
 
 
+def _open_json(path: Path) -> Table:
+    """A list of objects; a file of JSON lines may have this suffix too."""
+    content = path.read_bytes()
+    if not content.lstrip().startswith(b"["):
+        return _open_json_lines(path)
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{path}: it is not JSON ({error}); give a list of objects") from None
+    for number, each in enumerate(values, start=1):
+        if not isinstance(each, dict):
+            raise Refused(f"{path}: item {number} is {type(each).__name__}; give a list of objects")
+    if not values:
+        raise Refused(f"{path}: the list is empty; give at least one object")
+    return InMemoryTable(name=str(path), values=tuple(values), row_noun="item")
+
+
 def _open_csv(path: Path) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         columns = tuple(next(csv.reader(lines, strict=True), ()))
@@ -244,3 +268,6 @@ SUFFIXES: dict[str, Callable[[Path], Table]] = {
     ".parquet": _open_parquet,
     ".arrow": _open_arrow,
 }
+"""Files of a data folder."""
+FILE_SUFFIXES: dict[str, Callable[[Path], Table]] = {**SUFFIXES, ".json": _open_json}
+"""Files that are named one by one; in a folder, .json files describe the others."""

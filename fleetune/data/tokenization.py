@@ -12,7 +12,7 @@ from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.examples import Example, RawLabel
 from fleetune.data.labels import label_array
 from fleetune.data.prepared_data import IDS, LABELS, MASK, Array, ArrayInfo
-from fleetune.errors import Refused
+from fleetune.errors import Refused, first_line
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
@@ -96,6 +96,24 @@ def open_tokenizer(spec: InputSpec) -> Any:
     return tokenizer
 
 
+def with_chat_template(tokenizer: Any, path: Path | None) -> Any:
+    """The tokenizer with the chat template of a file, if one is given; Refused: it cannot be read."""
+    if path is not None:
+        tokenizer.chat_template = chat_template_text(path)
+    return tokenizer
+
+
+def chat_template_text(path: Path) -> str:
+    """Content of a chat template's file; Refused: it cannot be read, or is empty."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"data: chat_template {path} cannot be read ({first_line(error)}); give a Jinja file") from None
+    if not text.strip():
+        raise Refused(f"data: chat_template {path} is empty; give a Jinja file")
+    return text
+
+
 def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
     """(token ids, attention mask), both [texts, length]; longer texts are truncated, shorter ones padded."""
     found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
@@ -107,7 +125,7 @@ def encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids,
 
     Without end tokens in training, a model never learns to stop generating.
     """
-    end = _end_token_id(tokenizer)
+    end = end_token_id(tokenizer)
     rows = np.full((len(texts), length), tokenizer.pad_token_id, dtype=np.int64)
     mask = np.zeros_like(rows)
     for row, ids in enumerate(tokenizer(texts, verbose=False)["input_ids"]):
@@ -120,7 +138,7 @@ def encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids,
 def document_ids(tokenizer: Any, text: str) -> Ids:
     """Ids of a whole text, followed by the end token if the tokenizer has one."""
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    end = _end_token_id(tokenizer)
+    end = end_token_id(tokenizer)
     return np.asarray([*ids] if end is None else [*ids, end], dtype=np.int64)
 
 
@@ -158,7 +176,7 @@ def _from_folder(folder: Path) -> Any:
         raise Refused(f"{folder}: the tokenizer cannot be loaded ({reason}); save it again") from None
 
 
-def _end_token_id(tokenizer: Any) -> int | None:
+def end_token_id(tokenizer: Any) -> int | None:
     """Id of the end-of-sequence token, else of the separator token, else None."""
     found = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     return None if found is None else int(found)

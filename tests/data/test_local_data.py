@@ -13,10 +13,11 @@ import pytest
 from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.job import Preparation, SharedChoices
 from fleetune.data.local_data import SURVEYED, LocalSurvey, LocalTask, check_agreement, prepare, survey
 from fleetune.data.prepared_data import LABELS, LocalSource, PreparedData
 from fleetune.data.sources import content_digest
-from fleetune.data.writer import Preparation, SharedChoices, write_data
+from fleetune.data.writer import write_data
 from fleetune.errors import Refused, TryAgain
 
 SPEC = InputSpec(task="sequence-classification")

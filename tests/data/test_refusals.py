@@ -38,7 +38,11 @@ FILES: dict[str, tuple[str, str, str]] = {
     "a fraction as label": ("r.jsonl", GOOD + '\n{"text": "a", "label": 0.5}', r"line 2: label 0\.5"),
     "labels of two kinds": ("r.jsonl", GOOD + '\n{"text": "a", "label": 1}', "mixes strings and whole numbers"),
     "one sample": ("r.jsonl", GOOD + "\n" + GOOD.replace('"pear"', '"apple"'), r"1 distinct sample\(s\), too few"),
-    "an unknown suffix": ("r.xml", "<a/>", r"r\.xml: files end in \.jsonl, \.csv, \.parquet, \.arrow \(got '\.xml'\)"),
+    "an unknown suffix": (
+        "r.xml",
+        "<a/>",
+        r"r\.xml: files end in \.jsonl, \.csv, \.parquet, \.arrow, \.json \(got '\.xml'\)",
+    ),
     "no suffix": ("r", "x", "files end in"),
     "a broken Parquet": ("r.parquet", "PAR1 nonsense", r"r\.parquet: not a whole parquet file"),
 }

@@ -1,0 +1,198 @@
+"""Tokens of texts, chats and completions, and which of them carry loss.
+
+Each sample is written as one text and tokenized once, so that its tokens are those that the model will meet. A token
+carries loss if it holds at least one character of a completion. Completions of a chat are found in the text that the
+tokenizer's chat template makes of it: by the template's own `{% generation %}` marks, else by comparing the text with
+that of the first messages alone. A template by which neither can tell where an answer lies is refused.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
+from fleetune.data.dialogues import Chat, Completion, Message
+from fleetune.data.examples import Example
+from fleetune.data.tokenization import check_ids, end_token_id
+from fleetune.errors import Refused, first_line
+
+Tokens = np.ndarray[Any, np.dtype[np.int32]]
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+OPEN, CLOSE = "\ue0f1", "\ue0f2"
+"""Characters for private use, put around an answer to find it in what a template writes."""
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """A sample's tokens and labels, int32 [tokens]; labels are IGNORE_INDEX where no loss is carried."""
+
+    ids: Tokens
+    labels: Tokens
+
+    @property
+    def targets(self) -> int:
+        """Number of tokens that are predicted from the ones before them and carry loss."""
+        return int((self.labels[1:] != IGNORE_INDEX).sum())
+
+    def first(self, length: int) -> "TokenSequence":
+        """The first tokens."""
+        return TokenSequence(self.ids[:length], self.labels[:length])
+
+
+@dataclass(frozen=True)
+class SequenceEncoder:
+    """Encodes texts, chats and completions of any length."""
+
+    tokenizer: Any
+    spec: InputSpec
+    loss_on_all: bool
+
+    def encode(self, example: Example) -> TokenSequence:
+        """Tokens of a sample, not truncated; Refused names the sample, or the tokenizer's lack of a template."""
+        content = example.content
+        if isinstance(content, Chat):
+            ids, carries = self._chat(example.location, content)
+        elif isinstance(content, Completion):
+            text = content.prompt + content.completion
+            ids, carries = self._closed(example.location, text, (len(content.prompt), len(text)))
+        else:
+            assert isinstance(content, str)
+            ids, carries = self._closed(example.location, content, (0, len(content)))
+        check_ids(np.asarray(ids, dtype=np.int64), self.spec)
+        taken = np.asarray(ids, dtype=np.int32)
+        kept = np.ones(len(ids), dtype=bool) if self.loss_on_all else np.asarray(carries, dtype=bool)
+        return TokenSequence(taken, np.where(kept, taken, IGNORE_INDEX).astype(np.int32))
+
+    def _closed(self, location: str, text: str, span: Span) -> tuple[list[int], list[bool]]:
+        """Tokens of a text with the tokenizer's own begin and end, and the end token if it adds none."""
+        end = end_token_id(self.tokenizer)
+        ids, offsets = self._tokens(location, text, special=True)
+        carries = _inside(offsets, [span])
+        if end is not None and ids[-1:] != [end]:
+            return [*ids, end], [*carries, True]
+        return ids, [*carries[:-1], True] if end is not None else carries
+
+    def _chat(self, location: str, chat: Chat) -> tuple[list[int], list[bool]]:
+        if self.tokenizer.chat_template is None:
+            folder = self.spec.tokenizer or "the byte tokenizer"
+            raise Refused(
+                f"{folder}: the tokenizer has no chat template, which chats need; name a Jinja file with "
+                "data.chat_template, or give columns prompt and completion"
+            )
+        text = self.written(location, chat.messages, chat)
+        ids, offsets = self._tokens(location, text, special=False)
+        if self.loss_on_all:
+            return ids, [True] * len(ids)
+        every = [number for number, message in enumerate(chat.messages) if message["role"] == "assistant"]
+        if list(chat.answers) == every and GENERATION.search(self.tokenizer.get_chat_template()):
+            return ids, self._marked_by_template(location, chat, ids)
+        template = _ChatText(self, location, chat, text)
+        return ids, _inside(offsets, [template.span(number) for number in chat.answers])
+
+    def _marked_by_template(self, location: str, chat: Chat, ids: list[int]) -> list[bool]:
+        found = self.tokenizer.apply_chat_template(
+            list(chat.messages),
+            tools=list(chat.tools) or None,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            tokenizer_kwargs={"verbose": False},
+        )
+        assert found["input_ids"] == ids, location
+        if not any(found["assistant_masks"]):
+            raise Refused(f"{location}: the chat template marks nothing of its answers as generated; mend the template")
+        return [bool(mark) for mark in found["assistant_masks"]]
+
+    def _tokens(self, location: str, text: str, special: bool) -> tuple[list[int], list[Span]]:
+        """Token ids of a text, and the characters [first, end) that each stands for."""
+        if not self.tokenizer.is_fast:
+            raise Refused(
+                f"{self.spec.tokenizer}: this tokenizer does not tell which characters its tokens stand for; save it "
+                "with a tokenizer.json"
+            )
+        found = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
+        if not found["input_ids"]:
+            raise Refused(f"{location}: the tokenizer makes no token of it; leave the row out")
+        return list(found["input_ids"]), list(found["offset_mapping"])
+
+    def written(self, location: str, messages: Sequence[Message], chat: Chat, ask: bool = False) -> str:
+        """What the chat template makes of messages; `ask`: with the beginning of an answer."""
+        try:
+            text = self.tokenizer.apply_chat_template(
+                list(messages), tools=list(chat.tools) or None, tokenize=False, add_generation_prompt=ask
+            )
+        except Exception as error:  # templates are programs, and raise what they like
+            raise Refused(
+                f"{location}: the chat template does not take its messages ({first_line(error)}); mend or leave out "
+                "the row, or name another template with data.chat_template"
+            ) from None
+        return str(text)
+
+
+@dataclass(frozen=True)
+class _ChatText:
+    """The text of a chat, in which answers are found."""
+
+    encoder: SequenceEncoder
+    location: str
+    chat: Chat
+    text: str
+
+    def span(self, number: int) -> Span:
+        """Characters [first, end) that the model is to write as message `number`, its end mark included."""
+        count = len(self.chat.messages)
+        before = self._of(number, ask=True) if number else self.text[: self._content(count, number)[0]]
+        if not self.text.startswith(before):
+            raise self._unstable(number, "what it writes to ask for an answer is not what precedes the answer")
+        whole = self._of(number + 1)
+        if self.text.startswith(whole):
+            return len(before), len(whole)
+        # A template may write its last answer differently, such as with its thoughts: only the end must be alike.
+        alone, within = self._content(number + 1, number), self._content(count, number)
+        closing = whole[alone[1] :]
+        if not self.text.startswith(closing, within[1]):
+            raise self._unstable(number, "the end of an answer depends on the messages after it")
+        return len(before), within[1] + len(closing)
+
+    def _of(self, messages: int, ask: bool = False) -> str:
+        """What the template makes of the first messages."""
+        if messages == len(self.chat.messages) and not ask:
+            return self.text
+        return self.encoder.written(self.location, self.chat.messages[:messages], self.chat, ask)
+
+    def _content(self, messages: int, number: int) -> Span:
+        """Where the content of a message lies in the text of the first messages."""
+        message = self.chat.messages[number]
+        content = str(message["content"])
+        core = content.strip()
+        lead = content[: len(content) - len(content.lstrip())]
+        told = {**message, "content": f"{lead}{OPEN}{core}{CLOSE}{content[len(lead) + len(core) :]}"}
+        marked = [*self.chat.messages[:number], told, *self.chat.messages[number + 1 : messages]]
+        text = self.encoder.written(self.location, marked, self.chat)
+        first, end = text.find(OPEN), text.find(CLOSE)
+        plain = text.replace(OPEN, "", 1).replace(CLOSE, "", 1)
+        if not core or not 0 <= first < end or plain != self._of(messages):
+            raise self._unstable(number, "it changes what the answer says")
+        return first, end - 1
+
+    def _unstable(self, number: int, why: str) -> Refused:
+        folder = self.encoder.spec.tokenizer
+        whose = "data.chat_template" if folder is None else f"the chat template of {folder.name}"
+        return Refused(
+            f"{self.location}, message {number + 1}: {whose} does not tell which tokens the assistant writes: {why}; "
+            "put {% generation %} and {% endgeneration %} around them in a copy of it and name that with "
+            "data.chat_template, or set data.loss_on: all"
+        )
+
+
+def _inside(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
+    """Whether each token holds a character of a span; spans are ascending. A token without characters counts as one."""
+    found, place = [], 0
+    for first, end in offsets:
+        while place < len(spans) and spans[place][1] <= first:
+            place += 1
+        found.append(place < len(spans) and first < spans[place][1] and max(end, first + 1) > spans[place][0])
+    return found

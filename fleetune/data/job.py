@@ -1,0 +1,148 @@
+"""One preparation of data: what was asked for, its open source, and which rows of it go where."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.run_config import DataRequest
+from fleetune.contracts.task import Progress, ignore_progress
+from fleetune.data.examples import Example, Survey, examples, survey_tables
+from fleetune.data.prepared_data import TOKENIZER, LocalSource, SplitInfo
+from fleetune.data.splits import TEST, TRAIN, RowIndices, check_test_rows, shuffled, split_rows
+from fleetune.data.tables import DataSource, Table
+from fleetune.data.tokenization import open_tokenizer, save_tokenizer, with_chat_template
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedChoices:
+    """What sources that lie apart must agree on."""
+
+    label_ids: Mapping[str, int]
+    """Name of a label -> class id."""
+    labels: tuple[str, ...]
+    """Class names by id."""
+    image_shape: tuple[int, int]
+    """Height and width of every prepared image; (0, 0) for text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """The input of one preparation."""
+
+    request: DataRequest
+    spec: InputSpec
+    seed: int
+    progress: Progress = ignore_progress
+    expected_digest: str | None = None
+    """TryAgain for a file or folder whose content is not that of this digest once it was read."""
+    local: tuple[LocalSource, ...] = ()
+    """Data that lie on devices; they train instead of these."""
+    local_labels: tuple[str, ...] = ()
+    """Names of the labels that they have."""
+    shared: SharedChoices | None = None
+    """Choices made elsewhere, for data that lie on a device: nothing is held out for testing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A preparation with its open source and output folder."""
+
+    asked: Preparation
+    source: DataSource
+    folder: Path
+
+    @property
+    def request(self) -> DataRequest:
+        """The `data` section of the run."""
+        return self.asked.request
+
+    @property
+    def spec(self) -> InputSpec:
+        """What the model requires of its inputs."""
+        return self.asked.spec
+
+    @property
+    def seed(self) -> int:
+        """Seed of the split and of the order of rows."""
+        return self.asked.seed
+
+    @property
+    def progress(self) -> Progress:
+        """Receives what is done."""
+        return self.asked.progress
+
+    @property
+    def test_tables(self) -> tuple[Table, ...]:
+        """Tables of the test split; empty where part of the training tables is held out, or nothing is."""
+        return self.source.test if self.asked.shared is None else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Arrays of all splits as written, for data.json."""
+
+    labels: tuple[str, ...]
+    splits: tuple[SplitInfo, ...]
+    pad_token_id: int | None
+    notes: tuple[str, ...]
+    label_ids: Mapping[str, int] = field(default_factory=dict)
+
+
+def survey(job: Job) -> dict[str, Survey]:
+    """Read and validate every row once; a survey by split that the source has."""
+    surveys = {TRAIN: survey_tables(job.source.train, job.source, job.spec, job.progress)}
+    if job.test_tables:
+        surveys[TEST] = survey_tables(job.test_tables, job.source, job.spec, job.progress)
+    return surveys
+
+
+def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> dict[str, RowIndices]:
+    """split -> indices of its rows, in the order in which they are stored."""
+    request, seed = job.request, job.seed
+    if job.asked.shared is not None:
+        rows = shuffled(np.arange(len(surveys[TRAIN].content_keys)), seed, TRAIN)
+        return {TRAIN: rows[: request.train_samples]}
+    if TEST in surveys:
+        train, test = (shuffled(np.arange(len(surveys[name].content_keys)), seed, name) for name in (TRAIN, TEST))
+    else:
+        train, test = split_rows(request, surveys[TRAIN].content_keys, seed)
+    check_test_rows(request, len(test))
+    return {TRAIN: train[: request.train_samples], TEST: test[: request.test_samples]}
+
+
+PlacedExample = tuple[str, int, Example]
+"""(split, position in the split, sample)."""
+
+
+def placed_examples(job: Job, rows_by_split: Mapping[str, RowIndices]) -> Iterator[PlacedExample]:
+    """Read the tables again in their order, and yield every row that a split holds, with its place there."""
+    if job.test_tables:
+        yield from _placed(job, job.source.train, {TRAIN: rows_by_split[TRAIN]})
+        yield from _placed(job, job.test_tables, {TEST: rows_by_split[TEST]})
+    else:
+        yield from _placed(job, job.source.train, rows_by_split)
+
+
+def _placed(job: Job, tables: tuple[Table, ...], rows_by_split: Mapping[str, RowIndices]) -> Iterator[PlacedExample]:
+    names = tuple(rows_by_split)
+    end = 1 + max(int(rows.max()) for rows in rows_by_split.values())
+    split_of, position = np.full(end, -1, dtype=np.int8), np.zeros(end, dtype=np.int64)
+    for number, name in enumerate(names):
+        split_of[rows_by_split[name]], position[rows_by_split[name]] = number, np.arange(len(rows_by_split[name]))
+    every = (example for table in tables for example in examples(table, job.source, job.spec))
+    for row, example in enumerate(islice(every, end)):
+        if split_of[row] >= 0:
+            yield names[split_of[row]], int(position[row]), example
+
+
+def saved_tokenizer(job: Job) -> Any:
+    """The model's tokenizer, with the chat template that was asked for; its folder is written beside the arrays."""
+    template = job.request.chat_template
+    tokenizer = with_chat_template(open_tokenizer(job.spec), None if template is None else Path(template))
+    save_tokenizer(tokenizer, job.folder / TOKENIZER)
+    return tokenizer

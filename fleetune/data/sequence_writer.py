@@ -1,0 +1,98 @@
+"""Writes the arrays of causal-lm where rows are no plain texts: chats, completions, and documents cut into blocks."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from fleetune.contracts.task import Progress
+from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
+from fleetune.data.examples import dialogue_format, examples, survey_tables
+from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
+from fleetune.data.prepared_data import Array, SplitInfo, create_arrays
+from fleetune.data.sequences import fit, pad
+from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, split_rows
+from fleetune.data.tokenization import pack_documents, token_arrays
+from fleetune.errors import Refused
+
+REPORT_EVERY = 256
+
+
+def has_sequences(job: Job) -> bool:
+    """True if the rows of a source are chats or completions, whose tokens do not all carry loss."""
+    tables = (*job.source.train, *job.source.test)
+    return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
+
+
+def write_sequences(job: Job) -> Written:
+    """Write one chat or completion per row; what is too long is cut, and what carries no loss then is left out.
+
+    Holds all tokens in memory, 8 bytes each. Raises Refused if a split has nothing left.
+    """
+    request = job.request
+    surveys = survey(job)
+    rows_by_split = assign_rows(job, surveys)
+    tokenizer = saved_tokenizer(job)
+    encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
+    found: dict[str, list[TokenSequence | None]] = {name: [None] * len(rows) for name, rows in rows_by_split.items()}
+    total = sum(map(len, found.values()))
+    for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
+        found[split][position] = encoder.encode(example)
+        if done % REPORT_EVERY == 0 or done == total:
+            job.progress("tokenizing", done, total, "samples")
+    splits: list[SplitInfo] = []
+    arrays: dict[str, dict[str, Array]] = {}
+    notes: list[str] = []
+    for name, sequences in found.items():
+        fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
+        if not fitted.sequences:
+            raise Refused(
+                f"data: no {name} sample has a token with loss within max_length {request.max_length} (the longest has "
+                f"{fitted.longest} tokens); set data.max_length to more"
+            )
+        notes += fitted.note(name, request.max_length)
+        written = pad(fitted.sequences, request.max_length, int(tokenizer.pad_token_id))
+        info, arrays[name] = _write(job, name, written)
+        splits.append(info)
+    if TEST in arrays:
+        notes += overlap_notes(arrays)
+    return Written(labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id), notes=tuple(notes))
+
+
+def write_documents(job: Job) -> Written:
+    """Write blocks of concatenated documents; each document is in one split only."""
+    source, request = job.source, job.request
+    tokenizer = saved_tokenizer(job)
+    texts = [str(one.content) for table in source.train for one in examples(table, source, job.spec)]
+    keys = survey_tables(source.train, source, job.spec, job.progress).content_keys
+    splits, arrays = [], {}
+    limits = (request.train_samples, request.test_samples)
+    dealt = (np.arange(len(texts)),) if job.asked.shared is not None else split_rows(request, keys, job.seed)
+    for name, rows, limit in zip((TRAIN, TEST), dealt, limits, strict=False):
+        reading = _with_progress((texts[row] for row in rows), len(rows), job.progress)
+        blocks = pack_documents(tokenizer, reading, request.max_length, limit, job.spec)
+        if name == TEST:
+            check_test_rows(request, len(next(iter(blocks.values()))))
+        split, arrays[name] = _write(job, name, blocks)
+        splits.append(split)
+    return Written(
+        labels=(),
+        splits=tuple(splits),
+        pad_token_id=int(tokenizer.pad_token_id),
+        notes=overlap_notes(arrays) if TEST in arrays else (),
+    )
+
+
+def _write(job: Job, name: str, rows: Mapping[str, Array]) -> tuple[SplitInfo, dict[str, Array]]:
+    """Write the rows of a split, by name of their array."""
+    samples = len(next(iter(rows.values())))
+    split = SplitInfo(name=name, samples=samples, arrays=token_arrays(samples, job.request.max_length, causal=True))
+    arrays = create_arrays(job.folder, split)
+    for array_name, array in arrays.items():
+        array[:] = rows[array_name]
+    return split, arrays
+
+
+def _with_progress(texts: Iterable[str], total: int, progress: Progress) -> Iterator[str]:
+    for done, text in enumerate(texts):
+        progress("tokenizing", done, total, "files")
+        yield text
