@@ -120,6 +120,8 @@ class DataRequest:
     """File with the chat template (Jinja) that replaces the tokenizer's own."""
     loss_on: Annotated[str, Field(exclude_if=lambda value: value == COMPLETIONS)] = COMPLETIONS
     """Tokens of chats and completions that carry loss: `completions` (what the assistant says), or `all`."""
+    packing: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: samples of causal-lm share sequences of max_length, in which none sees another."""
 
     def __post_init__(self) -> None:
         self._check_chats()

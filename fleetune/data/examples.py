@@ -34,6 +34,9 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
     """Raise Refused if the source cannot serve the task: a column is missing, or the source is packed text."""
     if source.packed and spec.task != "causal-lm":
         raise Refused(f"data: {request.source} is text without labels, for causal-lm; for {spec.task} use docstrings")
+    if request.packing and (source.packed or spec.task != "causal-lm"):
+        why = f"{request.source} fills sequences anyway" if source.packed else f"the task is {spec.task}"
+        raise Refused(f"data: packing is for rows of causal-lm, but {why}; leave data.packing out")
     column = source.text_column if spec.is_text else source.image_column
     wanted = [column] if spec.task == "causal-lm" else [column, source.label_column]
     for table in (*source.train, *source.test):

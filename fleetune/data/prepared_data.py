@@ -16,7 +16,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 INFO = "data.json"
 TOKENIZER, IMAGE_PROCESSOR = "tokenizer", "image_processor"
 IDS, MASK, LABELS, PIXELS = "input_ids", "attention_mask", "labels", "pixel_values"
-"""Names of the arrays."""
+POSITIONS = "position_ids"
+"""Names of the arrays. Packed rows have positions, which begin anew with each sample, instead of a mask."""
 
 
 @record
@@ -104,6 +105,11 @@ class PreparedData:
         return self.info.labels
 
     @property
+    def packed(self) -> bool:
+        """True if samples share rows."""
+        return POSITIONS in self._of("train")
+
+    @property
     def tokenizer(self) -> Path | None:
         """Folder of the tokenizer that produced the ids; None for images."""
         return self.folder / TOKENIZER if self.info.pad_token_id is not None else None
@@ -121,8 +127,8 @@ class PreparedData:
     def rows(self, split: str, indices: Any) -> dict[str, Array]:
         """Copy the given rows of every array, in the given order: ids, masks and labels as int64, pixels as stored.
 
-        Text: input_ids, attention_mask [rows, length]; images: pixel_values [rows, channels, height, width];
-        labels [rows] (causal-lm: [rows, length], -100 at positions that the loss ignores).
+        Text: input_ids, attention_mask (packed: position_ids) [rows, length]; images: pixel_values [rows, channels,
+        height, width]; labels [rows] (causal-lm: [rows, length], -100 at positions that the loss ignores).
         """
         chosen = np.asarray(indices, dtype=np.int64)
         taken = {name: array[chosen] for name, array in self._of(split).items()}
@@ -132,6 +138,17 @@ class PreparedData:
         if split not in self._arrays:
             raise Refused(f"{self.folder}: no split {split!r}; it has {', '.join(self._arrays)}")
         return self._arrays[split]
+
+
+def sample_spans(positions: Array) -> list[tuple[int, int]]:
+    """Tokens [first, end) of each sample in a packed row, from its positions [length].
+
+    A sample has at least two tokens, and each token of padding has position 0.
+    """
+    follows = np.append(positions[1:] == positions[:-1] + 1, False)
+    inner = np.append(False, follows[:-1])
+    firsts, ends = np.flatnonzero(follows & ~inner), np.flatnonzero(inner & ~follows) + 1
+    return list(zip(firsts.tolist(), ends.tolist(), strict=True))
 
 
 def create_arrays(folder: Path, split: SplitInfo) -> dict[str, Array]:

@@ -8,9 +8,9 @@ from fleetune.contracts.task import Progress
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
-from fleetune.data.prepared_data import Array, SplitInfo, create_arrays
-from fleetune.data.sequences import fit, pad
-from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, split_rows
+from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
+from fleetune.data.sequences import fit, pack, pad
+from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
 from fleetune.data.tokenization import pack_documents, token_arrays
 from fleetune.errors import Refused
 
@@ -18,13 +18,15 @@ REPORT_EVERY = 256
 
 
 def has_sequences(job: Job) -> bool:
-    """True if the rows of a source are chats or completions, whose tokens do not all carry loss."""
+    """True if rows are chats or completions, whose tokens do not all carry loss, or if samples share sequences."""
+    if job.request.packing:
+        return True
     tables = (*job.source.train, *job.source.test)
     return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
 
 
 def write_sequences(job: Job) -> Written:
-    """Write one chat or completion per row; what is too long is cut, and what carries no loss then is left out.
+    """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out.
 
     Holds all tokens in memory, 8 bytes each. Raises Refused if a split has nothing left.
     """
@@ -40,7 +42,7 @@ def write_sequences(job: Job) -> Written:
         if done % REPORT_EVERY == 0 or done == total:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
-    arrays: dict[str, dict[str, Array]] = {}
+    hashes: dict[str, list[bytes]] = {}
     notes: list[str] = []
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
@@ -50,11 +52,12 @@ def write_sequences(job: Job) -> Written:
                 f"{fitted.longest} tokens); set data.max_length to more"
             )
         notes += fitted.note(name, request.max_length)
-        written = pad(fitted.sequences, request.max_length, int(tokenizer.pad_token_id))
-        info, arrays[name] = _write(job, name, written)
+        together = pack if request.packing else pad
+        info, _ = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
         splits.append(info)
-    if TEST in arrays:
-        notes += overlap_notes(arrays)
+        hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
+    if TEST in hashes:
+        notes += shared_notes(hashes[TRAIN], hashes[TEST])
     return Written(labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id), notes=tuple(notes))
 
 
@@ -85,7 +88,8 @@ def write_documents(job: Job) -> Written:
 def _write(job: Job, name: str, rows: Mapping[str, Array]) -> tuple[SplitInfo, dict[str, Array]]:
     """Write the rows of a split, by name of their array."""
     samples = len(next(iter(rows.values())))
-    split = SplitInfo(name=name, samples=samples, arrays=token_arrays(samples, job.request.max_length, causal=True))
+    described = token_arrays(samples, job.request.max_length, causal=True, packed=POSITIONS in rows)
+    split = SplitInfo(name=name, samples=samples, arrays=described)
     arrays = create_arrays(job.folder, split)
     for array_name, array in arrays.items():
         array[:] = rows[array_name]

@@ -79,8 +79,12 @@ def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int = 0) -> 
     `arrays` are the stored inputs by split; `alike` is the number of test rows that equalled a
     training row before truncation or resizing.
     """
-    trained = set(_row_hashes(arrays[TRAIN]))
-    tested = _row_hashes(arrays[TEST])
+    return shared_notes(_row_hashes(arrays[TRAIN]), _row_hashes(arrays[TEST]), alike)
+
+
+def shared_notes(train: list[bytes], tested: list[bytes], alike: int = 0) -> tuple[str, ...]:
+    """`overlap_notes` from the hashes of the rows of both splits."""
+    trained = set(train)
     shared = sum(key in trained for key in tested)
     if not shared:
         return ()
@@ -92,7 +96,12 @@ def _row_hashes(split: Mapping[str, Array]) -> list[bytes]:
     """Hash of each row's inputs."""
     inputs = [array for name, array in sorted(split.items()) if name != "labels"]
     rows = range(len(inputs[0]))
-    return [hashlib.blake2b(b"".join(array[row].tobytes() for array in inputs), digest_size=8).digest() for row in rows]
+    return [row_hash(b"".join(array[row].tobytes() for array in inputs)) for row in rows]
+
+
+def row_hash(content: bytes) -> bytes:
+    """64-bit hash of a row's inputs."""
+    return hashlib.blake2b(content, digest_size=8).digest()
 
 
 Keys = np.ndarray[Any, np.dtype[np.uint64]]

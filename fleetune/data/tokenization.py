@@ -11,7 +11,7 @@ import numpy as np
 from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.examples import Example, RawLabel
 from fleetune.data.labels import label_array
-from fleetune.data.prepared_data import IDS, LABELS, MASK, Array, ArrayInfo
+from fleetune.data.prepared_data import IDS, LABELS, MASK, POSITIONS, Array, ArrayInfo
 from fleetune.errors import Refused, first_line
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
@@ -42,12 +42,12 @@ class TextEncoder:
         return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.label_ids)}
 
 
-def token_arrays(samples: int, length: int, causal: bool) -> tuple[ArrayInfo, ...]:
+def token_arrays(samples: int, length: int, causal: bool, packed: bool = False) -> tuple[ArrayInfo, ...]:
     """Describe the arrays of a text task as they are stored on disk."""
     shape = (samples, length)
     return (
         ArrayInfo(name=IDS, dtype="int32", shape=shape),
-        ArrayInfo(name=MASK, dtype="uint8", shape=shape),
+        ArrayInfo(name=POSITIONS if packed else MASK, dtype="int32" if packed else "uint8", shape=shape),
         ArrayInfo(name=LABELS, dtype="int32", shape=shape if causal else (samples,)),
     )
 

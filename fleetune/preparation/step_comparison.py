@@ -27,6 +27,7 @@ from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.models.segment import SegmentRunner, without_device
 from fleetune.models.skeleton import saved_configuration
+from fleetune.preparation.packing_check import check_packing
 
 RECORDED_SAMPLES = 4
 """Number of training samples in a step; any number above 1 works, since the batch size of shapes is symbolic."""
@@ -74,7 +75,10 @@ def compare_recorded(
     given = {name: torch.from_numpy(array) for name, array in rows.items()}
     samples = Samples(inputs=given, labels=given.pop("labels"), task=data.task, seed=seed)
     config = saved_configuration(model_folder / "model")
-    compare_step(graph, initial_model(config, request, model_folder / INIT_WEIGHTS), samples)
+    model = initial_model(config, request, model_folder / INIT_WEIGHTS)
+    compare_step(graph, model, samples)
+    if data.packed:
+        check_packing(model, data)
     return None
 
 

@@ -1,8 +1,8 @@
 """Training on data that stay on their device: no sample or label leaves it as it is.
 
-Masks of padding cross cuts as they are: they tell how long texts are. Everything else that crosses has passed a layer
-with parameters; from values that no learned layer has changed, whoever receives them reads a model's inputs. Labels
-stay where the lane begins, because the lane ends there too.
+Masks of padding and positions cross cuts as they are: they tell how long texts are. Everything else that crosses has
+passed a layer with parameters; from values that no learned layer has changed, whoever receives them reads a model's
+inputs. Labels stay where the lane begins, because the lane ends there too.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import nn
 
 from fleetune.checks import check_local_data
 from fleetune.contracts.plan import Lane, Plan
-from fleetune.data.prepared_data import MASK
+from fleetune.data.prepared_data import MASK, POSITIONS
 from fleetune.errors import Refused
 from fleetune.models import graph as g
 from fleetune.models.graph import Graph, parse_graph
@@ -43,7 +43,7 @@ def raw_inputs(graph: g.Graph, skeleton: nn.Module) -> dict[int, frozenset[str]]
     return found
 
 
-ALLOWED = frozenset({MASK})
+ALLOWED = frozenset({MASK, POSITIONS})
 """Inputs that may cross a cut as they are."""
 
 

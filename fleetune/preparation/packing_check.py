@@ -1,0 +1,82 @@
+"""Checks that a model keeps the samples of a packed row apart, before anything is trained on packed rows.
+
+A model of transformers learns from positions that begin anew where a sample begins. Some families read them, others
+(with recurrent states, convolutions over time, or positions of their own) do not and would silently let a sample see
+the one before it. So each sample of some packed rows is also run alone, and its logits must agree within rounding,
+which is measured on the same samples with padding.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from fleetune.data.prepared_data import IDS, MASK, POSITIONS, PreparedData, sample_spans
+from fleetune.errors import Refused, first_line
+
+ROWS = 2
+"""Number of rows that are compared."""
+SEARCHED_ROWS = 256
+FACTOR = 50.0
+"""Largest accepted difference, as a multiple of the measured rounding."""
+
+
+def check_packing(model: nn.Module, data: PreparedData) -> None:
+    """Refuse packed rows for a model in which a sample's logits depend on the samples beside it, naming the model.
+
+    model: the whole model on the CPU; it is in training mode afterwards.
+    """
+    whole = getattr(model, "get_base_model", lambda: model)()
+    model.eval()
+    try:
+        with torch.no_grad():
+            worst, rounding = _differences(model, data)
+    except (TypeError, ValueError, RuntimeError) as error:  # it does not take positions
+        raise Refused(_in_words(whole, f"it does not run on them ({first_line(error)})")) from None
+    finally:
+        model.train()
+    if not worst <= FACTOR * rounding:
+        raise Refused(
+            _in_words(whole, f"a sample's logits change by {worst:.0e} of their size when it shares a sequence")
+        )
+
+
+def _differences(model: nn.Module, data: PreparedData) -> tuple[float, float]:
+    """The largest relative difference of a sample's logits, packed and alone; and the one that rounding makes."""
+    worst, rounding = 0.0, 0.0
+    for row in _shared_rows(data):
+        ids, positions = torch.from_numpy(row[IDS])[None], torch.from_numpy(row[POSITIONS])[None]
+        packed = model(**{IDS: ids, POSITIONS: positions}).logits[0]
+        for first, end in sample_spans(row[POSITIONS]):
+            own = ids[:, first:end]
+            alone = model(**{IDS: own, MASK: torch.ones_like(own)}).logits[0]
+            padded, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+            padded[:, : end - first], mask[:, : end - first] = own, 1
+            beside_padding = model(**{IDS: padded, MASK: mask}).logits[0, : end - first]
+            worst = max(worst, _relative(packed[first:end], alone))
+            rounding = max(rounding, _relative(beside_padding, alone), torch.finfo(alone.dtype).eps)
+    return worst, rounding
+
+
+def _shared_rows(data: PreparedData) -> Iterator[dict[str, np.ndarray]]:
+    """The first rows that hold several samples."""
+    found = 0
+    for number in range(min(data.size("train"), SEARCHED_ROWS)):
+        row = {name: array[0] for name, array in data.rows("train", [number]).items()}
+        if len(sample_spans(row[POSITIONS])) > 1:
+            yield row
+            found += 1
+        if found == ROWS:
+            return
+
+
+def _relative(found: torch.Tensor, own: torch.Tensor) -> float:
+    return float((found.double() - own.double()).norm() / own.double().norm().clamp_min(1e-30))
+
+
+def _in_words(model: nn.Module, why: str) -> str:
+    return (
+        f"data: packing does not suit {type(model).__name__}, which does not keep the samples of a sequence apart: "
+        f"{why}; set data.packing to false"
+    )

@@ -1,0 +1,68 @@
+"""Samples that share sequences."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleetune.contracts.input_spec import IGNORE_INDEX
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.prepared_data import PreparedData, sample_spans
+from fleetune.data.sequences import packed_rows
+from fleetune.data.sources import validate_data
+from fleetune.errors import Refused
+from tests.data.chat_samples import chat_spec, chats
+from tests.data.samples import json_lines, prepared, whole
+
+
+def samples(data: PreparedData) -> list[tuple[list[int], list[int]]]:
+    """(tokens, labels after the first) of every training sample, sorted."""
+    batch, found = whole(data, "train"), []
+    for row, ids in enumerate(batch["input_ids"]):
+        whole_row = [(0, int(batch["attention_mask"][row].sum()))] if not data.packed else []
+        spans = whole_row or sample_spans(batch["position_ids"][row])
+        for first, end in spans:
+            if data.packed:
+                assert batch["position_ids"][row][first:end].tolist() == list(range(end - first))
+            found.append((ids[first:end].tolist(), batch["labels"][row][first + 1 : end].tolist()))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("loss_on", ["completions", "all"])
+def test_packed_rows_hold_the_same_samples(loss_on: str, tmp_path: Path) -> None:
+    """Packing changes where samples lie and nothing about them; no first token and no padding carries loss."""
+    source, spec = json_lines(tmp_path / "r.jsonl", chats(60)), chat_spec(tmp_path / "t")
+    alone = prepared(tmp_path / "a", source, spec, max_length=96, loss_on=loss_on)
+    packed = prepared(tmp_path / "p", source, spec, max_length=96, loss_on=loss_on, packing=True)
+    assert samples(alone) == samples(packed)
+    assert packed.size("train") < alone.size("train") / 1.5
+    batch = whole(packed, "train")
+    for row, positions in enumerate(batch["position_ids"]):
+        inside = np.zeros(len(positions), dtype=bool)
+        for first, end in sample_spans(positions):
+            inside[first + 1 : end] = True
+        assert (batch["labels"][row][~inside] == IGNORE_INDEX).all()
+
+
+def test_little_is_wasted() -> None:
+    """Rows hold each sequence once and no more than fits; of 4000 tokens-long-tailed lengths at most 5 % is padding."""
+    lengths = np.minimum(512, np.random.default_rng(0).lognormal(4.5, 0.8, 4000).astype(int) + 2).tolist()
+    rows = packed_rows(lengths, 512)
+    assert sorted(number for row in rows for number in row) == list(range(4000))
+    assert max(sum(lengths[number] for number in row) for row in rows) <= 512
+    assert 1 - sum(lengths) / (512 * len(rows)) <= 0.05
+
+
+def test_positions_tell_samples_from_padding() -> None:
+    """Samples of two tokens and more are found again from their positions, with and without padding behind them."""
+    assert sample_spans(np.array([0, 1, 0, 1, 2, 0, 0])) == [(0, 2), (2, 5)]
+    assert sample_spans(np.array([0, 1, 2, 0, 1])) == [(0, 3), (3, 5)]
+    assert sample_spans(np.array([0, 0])) == []
+
+
+def test_packing_is_for_rows_of_language_models(tmp_path: Path) -> None:
+    """Packing of anything else is refused."""
+    with pytest.raises(Refused, match=r"packing is for rows of causal-lm, but the task is image-classification"):
+        validate_data(DataRequest(source="digits", packing=True), "image-classification")
+    with pytest.raises(Refused, match=r"stdlib-sources fills sequences anyway"):
+        validate_data(DataRequest(source="stdlib-sources", packing=True), "causal-lm")

@@ -1,0 +1,61 @@
+"""Models that keep the samples of a packed row apart, and models that do not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from fleetune.data.prepared_data import PreparedData
+from fleetune.errors import Refused
+from fleetune.models.loss import count_targets, loss_sum
+from fleetune.preparation.packing_check import check_packing
+from tests.data.chat_samples import chat_spec, chats
+from tests.data.samples import json_lines, prepared
+from tests.training.model_families import ENCODER, GPT2
+
+LLAMA = {"model_type": "llama", "num_key_value_heads": 1, **ENCODER}
+WINDOW = {"model_type": "mistral", "num_key_value_heads": 1, "sliding_window": 16, **ENCODER}
+QWEN3 = {"model_type": "qwen3", "num_key_value_heads": 1, "head_dim": 16, **ENCODER}
+KEEP_APART = {"gpt2": {**GPT2, "n_positions": 128}, "llama": LLAMA, "mistral": WINDOW, "qwen3": QWEN3}
+BLOOM = {"model_type": "bloom", "hidden_size": 32, "n_layer": 2, "n_head": 2, "vocab_size": 300}
+
+
+def chat_data(folder: Path, packing: bool) -> PreparedData:
+    """Chats of different lengths, packed or one per row."""
+    spec = chat_spec(folder / "tokenizer")
+    source = json_lines(folder / "chats.jsonl", chats(40))
+    return prepared(folder / f"packing {packing}", source, spec, max_length=128, packing=packing)
+
+
+def random_model(config: dict[str, Any]) -> nn.Module:
+    """A model with random weights and without a cache, which would make it overlook positions."""
+    settings = {**config, "use_cache": False}
+    torch.manual_seed(0)
+    made: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
+    return made
+
+
+def mean_loss(model: nn.Module, data: PreparedData) -> float:
+    """Mean loss over the tokens with loss of the whole training split."""
+    rows = {name: torch.from_numpy(array) for name, array in data.rows("train", range(data.size("train"))).items()}
+    labels = rows.pop("labels")
+    with torch.no_grad():
+        summed = loss_sum(model.double().eval()(**rows).logits, labels, "causal-lm")
+    return float(summed) / count_targets(labels.numpy(), "causal-lm")
+
+
+@pytest.mark.parametrize("name", KEEP_APART)
+def test_packed_samples_have_the_loss_that_they_have_alone(name: str, tmp_path: Path) -> None:
+    """The model passes the check, and its mean loss is that of the same samples one per row."""
+    model, packed = random_model(KEEP_APART[name]), chat_data(tmp_path, packing=True)
+    check_packing(model, packed)
+    assert mean_loss(model, packed) == pytest.approx(mean_loss(model, chat_data(tmp_path, packing=False)), rel=1e-12)
+
+
+def test_a_model_that_lets_samples_see_each_other_is_refused(tmp_path: Path) -> None:
+    """Bloom has no positions to begin anew; the refusal names it and the setting."""
+    with pytest.raises(Refused, match=r"packing does not suit BloomForCausalLM.*set data\.packing to false"):
+        check_packing(random_model(BLOOM), chat_data(tmp_path, packing=True))
