@@ -11,6 +11,7 @@ import typer
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
 from flows.cli.chaos import chaos
+from flows.cli.data import data
 from flows.cli.evaluate import compare, evaluate
 from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.join import join
@@ -136,6 +137,7 @@ app.command()(diff)
 app.command()(verify)
 app.command()(gc)
 app.command()(compare)
+app.command()(data)
 app.command()(evaluate)
 app.command()(chaos)
 app.command()(solve)
