@@ -119,7 +119,7 @@ def fits_in_container(spec: StageSpec, config: RunConfig) -> bool:
         return False  # it starts work on the devices that have data
     if "data" not in spec.content or config.data.source == DIGITS:
         return True
-    if config.data.chat_template is not None:
+    if config.data.files or config.data.chat_template is not None or isinstance(config.data.validation, str):
         return False
     folder = Path(config.data.source)
     return folder.is_dir() and folder.is_absolute() and all(map(_read_by_all, (folder, *folder.rglob("*"))))

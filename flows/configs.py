@@ -10,6 +10,7 @@ configs/devices.
 import datetime
 import re
 from collections.abc import Sequence
+from glob import glob
 from pathlib import Path
 from typing import Any
 from zoneinfo import available_timezones
@@ -23,7 +24,7 @@ from flows import yaml_file
 
 FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
 DEVICES = "devices"
-DATA_SOURCE, DATA_LOCAL = "data.source", "data.local."
+DATA_SOURCE, DATA_VALIDATION, DATA_LOCAL = "data.source", "data.validation", "data.local."
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
 CHAT_TEMPLATE = "data.chat_template"
 FILES_ONLY = (LORA_START, JOIN_TOKEN, ENGINE_TLS, CHAT_TEMPLATE)
@@ -199,8 +200,10 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
     join, engines = (fleet.get("join"), fleet.get("engines")) if isinstance(fleet, dict) else (None, None)
     data = plain.get("data")
     local = data.get("local") if isinstance(data, dict) else None
+    _resolve_patterns(data, origin)
     for holder, key, label in (
         (data, "source", DATA_SOURCE),
+        (data, "validation", DATA_VALIDATION),
         (data, "chat_template", CHAT_TEMPLATE),
         *((local, device, f"{DATA_LOCAL}{device}") for device in (local if isinstance(local, dict) else ())),
         (model, "source", "model.source"),
@@ -222,6 +225,20 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
             raise Refused(f"{origin.owner}: {label}: {given!r} does not exist; looked for {looked}")
 
 
+def _resolve_patterns(data: Any, origin: _Origin) -> None:
+    """Make the files and patterns of data.files absolute, as paths are."""
+    files: Any = data.get("files") if isinstance(data, dict) else None
+    for number, given in enumerate(files if isinstance(files, list) else ()):
+        if not isinstance(given, str) or not given:
+            raise Refused(f"{origin.owner}: data.files: {given!r} is not a file or a pattern such as chats/*.jsonl")
+        tried = [str(base / Path(given).expanduser()) for base in (origin.folder, Path.cwd())]
+        found = next((place for place in tried if _exists(Path(place)) or glob(place, recursive=True)), None)
+        if found is None:
+            looked = " and ".join(dict.fromkeys(tried))
+            raise Refused(f"{origin.owner}: data.files: no file matches {given!r}; looked for {looked}")
+        files[number] = found
+
+
 def _exists(place: Path) -> bool:
     try:
         return place.exists()
@@ -230,7 +247,7 @@ def _exists(place: Path) -> bool:
 
 
 def _is_data(label: str) -> bool:
-    return label == DATA_SOURCE or label.startswith(DATA_LOCAL)
+    return label in (DATA_SOURCE, DATA_VALIDATION) or label.startswith(DATA_LOCAL)
 
 
 def _must_be_path(given: str, label: str) -> bool:

@@ -38,7 +38,8 @@ def pin_revisions(config: RunConfig) -> RunConfig:
         from fleetune.models.source import pin_revision  # brings numpy: only for names on the hub
 
         model = pin_revision(model)
-    if data.source not in BUILT_IN and not Path(data.source).expanduser().exists():
+    named = [data.source, *([data.validation] if isinstance(data.validation, str) else [])]
+    if any(source not in BUILT_IN and not Path(source).expanduser().exists() for source in named):
         from fleetune.data.sources import pinned_request
 
         data = pinned_request(data)

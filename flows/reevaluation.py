@@ -60,7 +60,7 @@ class Reevaluation:
     @property
     def title(self) -> str:
         """`demo · evaluated again on reviews.csv`."""
-        source = self.config.data.source.rstrip("/").rpartition("/")[2]
+        source = self.config.data.named.rstrip("/").rpartition("/")[2]
         return f"{self.config.name} · evaluated again on {source}"
 
     def runner(self, context: RunContext) -> Runner:

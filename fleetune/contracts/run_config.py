@@ -120,21 +120,26 @@ class DataRequest:
     """File with the chat template (Jinja) that replaces the tokenizer's own."""
     loss_on: Annotated[str, Field(exclude_if=lambda value: value == COMPLETIONS)] = COMPLETIONS
     """Tokens of chats and completions that carry loss: `completions` (what the assistant says), or `all`."""
+    files: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Several files instead of `source`, or patterns such as chats/*.jsonl; their rows follow each other."""
+    validation: Annotated[str | float | None, Field(exclude_if=lambda value: value is None)] = None
+    """What is tested on: another source, or a share of the samples (then as test_fraction)."""
     packing: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: samples of causal-lm share sequences of max_length, in which none sees another."""
 
     def __post_init__(self) -> None:
         self._check_chats()
+        self._check_sources()
         for device, source in self.local.items():
             check_name("data.local: device", device)
             if not source:
                 raise Refused(f"data.local.{device} is empty; allowed are {', '.join(BUILT_IN)}, a file or a folder")
-        if not self.source and self.local:
+        if not self.named and self.local:
             raise Refused(
                 "data: source is empty, and what lies on devices (data.local) cannot be tested on; give data.source, "
                 "of which the test rows evaluate the model"
             )
-        if not self.source:
+        if not self.named:
             raise Refused(f"data: source is empty; allowed are {', '.join(BUILT_IN)}, a file, a folder or a hub name")
         positive("data", max_length=self.max_length)
         for name, value in (
@@ -150,6 +155,29 @@ class DataRequest:
         not_negative("data", test_fraction=self.test_fraction)
         if not 0 < self.test_fraction < 1:
             raise Refused(f"data: test_fraction must lie between 0 and 1 (got {self.test_fraction})")
+
+    @property
+    def named(self) -> str:
+        """The source, or the files, for messages."""
+        return self.source or ", ".join(self.files)
+
+    @property
+    def held_out_share(self) -> float:
+        """Share of the samples that is held out for testing where there is no test split."""
+        return self.validation if isinstance(self.validation, float) else self.test_fraction
+
+    def _check_sources(self) -> None:
+        if self.source and self.files:
+            raise Refused(f"data: give source ({self.source}) or files ({', '.join(self.files)}), not both")
+        if self.files and self.newest_files is not None:
+            raise Refused(NO_FILES.format(newest_files=self.newest_files, source=self.named))
+        if isinstance(self.validation, float) and not 0 < self.validation < 1:
+            raise Refused(
+                f"data: validation must be a source, or a share between 0 and 1 (got {self.validation}); 0.1 holds a "
+                "tenth of the samples out"
+            )
+        if self.validation == "":
+            raise Refused("data: validation is empty; give a source, a share such as 0.1, or leave it out")
 
     def _check_chats(self) -> None:
         one_of("data", "loss_on", self.loss_on, (COMPLETIONS, "all"))

@@ -66,7 +66,7 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
 
 def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Example]:
     """Yield every row of a table as an Example, in order; Refused names the location of the first bad row."""
-    format = dialogue_format(table, source, spec)
+    format, folder = dialogue_format(table, source, spec), source.folder_of(table)
     for number, values in table.rows():
         location = f"{table.name}: {table.row_noun} {number}"
         if format is not None:
@@ -77,9 +77,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
         value = values.get(column)
         if value is None:
             raise Refused(f"{location} has nothing in column {column!r}; fill it or leave the row out")
-        content = (
-            _text(location, column, value) if spec.is_text else as_image(f"{location}, {column}", value, source.folder)
-        )
+        content = _text(location, column, value) if spec.is_text else as_image(f"{location}, {column}", value, folder)
         label = None if spec.task == "causal-lm" else _label(location, source.label_column, values)
         yield Example(location=location, content=content, label=label)
 

@@ -5,8 +5,9 @@ import json
 import math
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from glob import glob
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -48,10 +49,44 @@ BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label")
 
 def open_source(request: DataRequest) -> DataSource:
     """Open the tables of a request; Refused if the source does not exist or cannot be read."""
-    return replace(_open_source(request), format=request.format, loss_on=request.loss_on)
+    opened = _open_source(request)
+    if isinstance(request.validation, float) and opened.test:
+        raise Refused(
+            f"data: validation asks for a share ({request.validation}), but {request.named} has a test split of its "
+            "own; leave data.validation out, or let it name a source"
+        )
+    if isinstance(request.validation, str):
+        tested = _open_source(validation_request(request))
+        opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder)
+        if opened.packed or tested.packed:
+            raise Refused(f"data: the text of {request.source} is cut into blocks; give data.validation a share")
+    return replace(opened, format=request.format, loss_on=request.loss_on)
+
+
+def validation_request(request: DataRequest) -> DataRequest:
+    """The request of the source that is tested on (`data.validation`)."""
+    assert isinstance(request.validation, str)
+    return replace(request, source=request.validation, validation=None, files=(), local={}, newest_files=None)
+
+
+def listed_files(request: DataRequest) -> tuple[Path, ...]:
+    """The files that `data.files` lists, those of a pattern by name; Refused if one does not exist."""
+    found: dict[Path, None] = {}
+    for pattern in request.files:
+        path = Path(pattern).expanduser()
+        matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
+        if not matched:
+            raise Refused(f"data: files names {pattern!r}, which no file matches; give existing files")
+        for file in matched:
+            if not file.is_file():
+                raise Refused(f"data: files names {file}, which is no file; give its files, such as {file}/*.jsonl")
+            found[file.resolve()] = None
+    return tuple(found)
 
 
 def _open_source(request: DataRequest) -> DataSource:
+    if request.files:
+        return _tables(request, {"train": listed_files(request)}, None)
     if request.source in BUILTIN_SOURCES:
         return BUILTIN_SOURCES[request.source]()
     path = source_path(request.source)
@@ -62,6 +97,10 @@ def _open_source(request: DataRequest) -> DataSource:
     if pictures is not None:
         return pictures
     splits = newest(request, folder_splits(path)) if path.is_dir() else {"train": (path,)}
+    return _tables(request, splits, path if path.is_dir() else None)
+
+
+def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
     test = next((splits[name] for name in TEST_NAMES if name in splits), ())
     return DataSource(
         train=tuple(open_table(file) for file in splits["train"]),
@@ -69,7 +108,7 @@ def _open_source(request: DataRequest) -> DataSource:
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
-        folder=path if path.is_dir() else None,
+        folder=folder,
     )
 
 
@@ -82,6 +121,8 @@ def validate_data(request: DataRequest, task: str) -> None:
     spec = InputSpec(task=task)
     if request.chat_template is not None:
         chat_template_text(Path(request.chat_template))
+    if isinstance(request.validation, str) and request.validation not in BUILT_IN:
+        source_path(request.validation)
     if request.source in BUILT_IN:
         row = dict.fromkeys(BUILTIN_COLUMNS[request.source], "")
         stand_in = DataSource(
@@ -91,7 +132,7 @@ def validate_data(request: DataRequest, task: str) -> None:
         if request.test_samples is not None and not stand_in.packed:
             _check_test_rows(request, open_source(request), request.test_samples)
         return
-    if source_path(request.source) is None:
+    if _is_remote(request.source) or (isinstance(request.validation, str) and _is_remote(request.validation)):
         return
     source = open_source(request)
     check_task(request, source, spec)
@@ -103,14 +144,19 @@ def validate_data(request: DataRequest, task: str) -> None:
         _check_test_rows(request, source, request.test_samples)
 
 
+def _is_remote(source: str) -> bool:
+    """True for a name on the hub."""
+    return bool(source) and source not in BUILT_IN and source_path(source) is None
+
+
 def _check_test_rows(request: DataRequest, source: DataSource, requested: int) -> None:
     if source.test:
         check_test_rows(request, _count_rows(source.test, requested))
         return
     if request.newest_files is not None:
         return  # how many rows are held out is known once all are read
-    limit = math.ceil(requested / request.test_fraction) + 1
-    check_test_rows(request, held_out_count(_count_rows(source.train, limit), request.test_fraction))
+    limit = math.ceil(requested / request.held_out_share) + 1
+    check_test_rows(request, held_out_count(_count_rows(source.train, limit), request.held_out_share))
 
 
 def _count_rows(tables: tuple[Table, ...], limit: int) -> int:
@@ -118,10 +164,12 @@ def _count_rows(tables: tuple[Table, ...], limit: int) -> int:
 
 
 def pinned_request(request: DataRequest) -> DataRequest:
-    """Return the request with a hub name pinned to its current commit; other sources are unchanged."""
-    if request.source in BUILTIN_SOURCES or source_path(request.source) is not None:
-        return request
-    return replace(request, source=pinned_source(request.source))
+    """Return the request with hub names pinned to their current commit; other sources are unchanged."""
+    if _is_remote(request.source):
+        request = replace(request, source=pinned_source(request.source))
+    if isinstance(request.validation, str) and _is_remote(request.validation):
+        request = replace(request, validation=pinned_source(request.validation))
+    return request
 
 
 def source_path(source: str) -> Path | None:
@@ -135,12 +183,16 @@ def source_path(source: str) -> Path | None:
         return None
     raise Refused(
         f"data: source {source!r} does not exist; allowed are {', '.join(BUILT_IN)}, a {', '.join(FILE_SUFFIXES)} "
-        "file, a folder of such files or of images by class, or a name on the Hugging Face hub"
+        "file, a folder of such files or of images by class, or a name on the Hugging Face hub; data.files lists "
+        "several files or patterns"
     )
 
 
-def source_name(source: str) -> str:
-    """Name of a source without the path of a file or folder, which differs between machines."""
+def source_name(request: DataRequest) -> str:
+    """Name of a source without the paths of files and folders, which differ between machines."""
+    if request.files:
+        return ", ".join(file.name for file in listed_files(request))
+    source = request.source
     path = None if source in BUILTIN_SOURCES else source_path(source)
     return source if path is None else path.resolve().name
 
@@ -216,12 +268,16 @@ def content_digest(request: DataRequest) -> str:
     a built-in set.
     """
     digest = _source_digest(request)
-    if request.chat_template is None:
-        return digest
-    return _digest_of("chat template", digest, _file_digest(Path(request.chat_template)))
+    if isinstance(request.validation, str):
+        digest = _digest_of("validation", digest, _source_digest(validation_request(request)))
+    if request.chat_template is not None:
+        digest = _digest_of("chat template", digest, _file_digest(Path(request.chat_template)))
+    return digest
 
 
 def _source_digest(request: DataRequest) -> str:
+    if request.files:
+        return _digest_of("files", *(f"{file.name}\0{_file_digest(file)}" for file in listed_files(request)))
     if request.source == "digits":
         return _digest_of("digits", version("scikit-learn"))
     if request.source in ("docstrings", "stdlib-sources"):
@@ -258,10 +314,10 @@ def checked_digest(request: DataRequest, expected: str | None) -> str:
     The digests of built-in sets and hub names depend on the versions and caches of a machine, so they are not compared.
     """
     digest = content_digest(request)
-    local = request.source not in BUILTIN_SOURCES and source_path(request.source) is not None
+    local = request.source not in BUILTIN_SOURCES and not _is_remote(request.source)
     if local and expected is not None and digest != expected:
         raise TryAgain(
-            f"data: {request.source} was changed after this run read it for its digest, so what was prepared belongs "
+            f"data: {request.named} was changed after this run read it for its digest, so what was prepared belongs "
             "to no known content; leave it as it is and start the run again"
         )
     return digest

@@ -30,12 +30,12 @@ def split_rows(
     _, groups = np.unique(keys, return_inverse=True)
     distinct = int(groups.max(initial=-1)) + 1
     if request.newest_files is not None:
-        tested = held_out(keys, request.test_fraction, seed)
+        tested = held_out(keys, request.held_out_share, seed)
         if not tested.any() or tested.all():
             raise _too_few(request, distinct)
         return shuffled(np.flatnonzero(~tested), seed, TRAIN), shuffled(np.flatnonzero(tested), seed, TEST)
     order = np.argsort(_rng(seed, "hold out").permutation(distinct)[groups], kind="stable")
-    border = held_out_count(len(keys), request.test_fraction)
+    border = held_out_count(len(keys), request.held_out_share)
     while 0 < border < len(order) and groups[order[border]] == groups[order[border - 1]]:
         border += 1
     if not 0 < border < len(order):
@@ -45,7 +45,7 @@ def split_rows(
 
 def _too_few(request: DataRequest, distinct: int) -> Refused:
     return Refused(
-        f"data: {request.source} has {distinct} distinct sample(s), too few to hold some out for testing; "
+        f"data: {request.named} has {distinct} distinct sample(s), too few to hold some out for testing; "
         "give more, or a test split"
     )
 
@@ -59,7 +59,7 @@ def check_test_rows(request: DataRequest, found: int) -> None:
     """Raise Refused if the test split has fewer rows than `test_samples` requests."""
     if request.test_samples is not None and found < request.test_samples:
         raise Refused(
-            f"data: test_samples asks for {request.test_samples} rows, but {request.source} has {found} to test on; "
+            f"data: test_samples asks for {request.test_samples} rows, but {request.named} has {found} to test on; "
             f"ask for at most {found}, or give more"
         )
 

@@ -69,12 +69,19 @@ class DataSource:
     label_column: str = "label"
     folder: Path | None = None
     """Base folder of relative paths in the image column."""
+    test_folder: Path | None = None
+    """That of the test split, if another source is tested on."""
     packed: bool = False
     """For causal-lm: rows are documents to concatenate and cut into blocks, not samples."""
     format: str | None = None
     """For causal-lm: format of the rows; None: by their columns."""
     loss_on: str = COMPLETIONS
     """Tokens of chats and completions that carry loss."""
+
+    def folder_of(self, table: Table) -> Path | None:
+        """Base folder of relative paths in a table."""
+        tested = any(table is each for each in self.test)
+        return self.test_folder if tested and self.test_folder is not None else self.folder
 
 
 BATCH_ROWS = 1024

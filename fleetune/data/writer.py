@@ -93,7 +93,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
             task=spec.task,
             labels=written.labels,
             splits=written.splits,
-            source=source_name(request.source),
+            source=source_name(request),
             digest=checked_digest(request, asked.expected_digest),
             seed=asked.seed,
             pad_token_id=written.pad_token_id,
@@ -112,7 +112,7 @@ def _written(job: Job) -> Written:
 def _local_info(asked: Preparation, written: Written) -> LocalInfo | None:
     if not asked.local:
         return None
-    request = replace(asked.request, source=NOT_HERE, local={})
+    request = replace(asked.request, source=NOT_HERE, files=(), validation=None, local={})
     return LocalInfo(request=request, label_ids=dict(written.label_ids), sources=asked.local)
 
 

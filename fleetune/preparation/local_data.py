@@ -116,7 +116,7 @@ def prepare_on_devices(work: DeviceWork, common: Path, seed: int) -> dict[str, t
 
 
 def _own(request: DataRequest, source: str) -> DataRequest:
-    return replace(request, source=source, local={})
+    return replace(request, source=source, files=(), validation=None, local={})
 
 
 def _command(task: LocalTask, folder: Path, reads: tuple[Path, ...] = ()) -> Command:

@@ -130,6 +130,19 @@ def test_changed_again(run_file: Path) -> None:
         configs.with_changes(config, ["training.rounds=-1"], "RUN")
 
 
+def test_patterns_and_validation_are_relative_to_the_run_file(run_file: Path) -> None:
+    """data.files, with patterns, and data.validation become absolute; a pattern that nothing matches is refused."""
+    for name in ("b.jsonl", "a.jsonl", "held.jsonl"):
+        (run_file.parent / name).write_text('{"text": "x"}\n')
+    sets = ("data={files: ['[ab].jsonl'], validation: held.jsonl}",)
+    data = configs.load(run_file, sets).data
+    assert data.files == (str(run_file.parent / "[ab].jsonl"),)
+    assert data.validation == str(run_file.parent / "held.jsonl")
+    assert configs.load(run_file, ("data={files: [there.csv], validation: 0.25}",)).data.held_out_share == 0.25
+    with pytest.raises(Refused, match=r"data\.files: no file matches 'c\*\.jsonl'; looked for .*runs/c\*\.jsonl"):
+        configs.load(run_file, ("data={files: ['c*.jsonl']}",))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -1,0 +1,106 @@
+"""Several files as one source, and a source or a share that is tested on."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.prepared_data import PreparedData
+from fleetune.data.sources import content_digest, open_source, validate_data
+from fleetune.data.writer import prepare_data
+from fleetune.errors import Refused
+from tests.data.samples import FRUITS, IMAGES, TEXT, json_lines, texts, whole
+
+OTHER = [{"text": f"plum {n}", "label": "plum"} for n in range(6)]
+
+
+def made(folder: Path, request: DataRequest) -> PreparedData:
+    """Prepare a request for classification of texts."""
+    prepare_data(request, TEXT, folder, 0)
+    return PreparedData(folder)
+
+
+@pytest.fixture
+def shelves(tmp_path: Path) -> Path:
+    """A folder with two files of fruits and one of plums."""
+    (tmp_path / "s").mkdir()
+    json_lines(tmp_path / "s" / "a.jsonl", FRUITS[:10])
+    json_lines(tmp_path / "s" / "b.jsonl", FRUITS[10:])
+    json_lines(tmp_path / "s" / "plums.jsonl", OTHER)
+    return tmp_path / "s"
+
+
+def test_files_and_patterns_give_the_rows_of_one_file(shelves: Path, tmp_path: Path) -> None:
+    """A list and a pattern give the same arrays as all rows in one file; a file named twice is read once."""
+    whole_file = json_lines(tmp_path / "all.jsonl", FRUITS)
+    wanted = whole(made(tmp_path / "one", DataRequest(source=str(whole_file), max_length=24)), "train")
+    for number, files in enumerate((("a.jsonl", "b.jsonl"), ("?.jsonl",), ("a.jsonl", "?.jsonl"))):
+        request = DataRequest(files=tuple(str(shelves / name) for name in files), max_length=24)
+        validate_data(request, "sequence-classification")
+        data = made(tmp_path / f"d{number}", request)
+        assert data.info.source == "a.jsonl, b.jsonl"
+        assert all(np.array_equal(wanted[name], rows) for name, rows in whole(data, "train").items())
+
+
+def test_a_file_that_joins_a_pattern_is_noticed(shelves: Path) -> None:
+    """The digest covers what the pattern matches now, by name and content."""
+    request = DataRequest(files=(str(shelves / "?.jsonl"),))
+    before = content_digest(request)
+    json_lines(shelves / "c.jsonl", OTHER)
+    assert content_digest(request) != before
+
+
+def test_another_source_is_tested_on(shelves: Path, tmp_path: Path) -> None:
+    """With a source for validation all rows of the first train; its content is part of the digest."""
+    held = json_lines(tmp_path / "held.jsonl", OTHER[:4])
+    request = DataRequest(source=str(shelves / "a.jsonl"), validation=str(held), max_length=24, test_samples=4)
+    validate_data(request, "sequence-classification")
+    data = made(tmp_path / "d", request)
+    assert (data.size("train"), data.size("test")) == (10, 4)
+    assert all(text.startswith("plum") for text in texts(data, "test")) and "plum" in data.labels
+    before = content_digest(request)
+    json_lines(held, OTHER[:5])
+    assert content_digest(request) != before != content_digest(DataRequest(source=request.source))
+
+
+def test_images_of_another_folder_are_tested_on(tmp_path: Path) -> None:
+    """Paths of images for validation are relative to their own folder."""
+    for top, level in (("train", 255), ("held", 0)):
+        for kind in ("one", "two"):
+            (tmp_path / top / kind).mkdir(parents=True)
+            for number in range(3):
+                np.save(tmp_path / top / kind / f"{number}.npy", np.full((8, 8), level, dtype=np.uint8))
+    request = DataRequest(source=str(tmp_path / "train"), validation=str(tmp_path / "held"))
+    prepare_data(request, IMAGES, tmp_path / "d", 0)
+    data = PreparedData(tmp_path / "d")
+    assert {float(whole(data, split)["pixel_values"].mean()) for split in ("train", "test")} == {-1.0, 1.0}
+
+
+def test_a_share_is_held_out(shelves: Path, tmp_path: Path) -> None:
+    """A number is the share of the samples to test on."""
+    request = DataRequest(files=(str(shelves / "?.jsonl"),), validation=0.4, max_length=24)
+    data = made(tmp_path / "d", request)
+    assert (data.size("train"), data.size("test")) == (12, 8)
+
+
+def test_what_contradicts_itself_is_refused(shelves: Path, tmp_path: Path) -> None:
+    """Source and files, a share beside a test split, a folder among files and shares beyond one are refused."""
+    a = str(shelves / "a.jsonl")
+    with pytest.raises(Refused, match=r"give source \(.*\) or files \(.*\), not both"):
+        DataRequest(source=a, files=(a,))
+    with pytest.raises(Refused, match=r"validation must be a source, or a share between 0 and 1 \(got 1\.5\)"):
+        DataRequest(source=a, validation=1.5)
+    with pytest.raises(Refused, match=r"newest_files is 2"):
+        DataRequest(files=(a,), newest_files=2)
+    with pytest.raises(Refused, match=r"names .*s, which is no file; give its files, such as .*/\*\.jsonl"):
+        open_source(DataRequest(files=(str(shelves),)))
+    with pytest.raises(Refused, match=r"'.*x\*\.jsonl', which no file matches"):
+        open_source(DataRequest(files=(str(shelves / "x*.jsonl"),)))
+    (tmp_path / "both").mkdir()
+    for name in ("train", "test"):
+        json_lines(tmp_path / "both" / f"{name}.jsonl", FRUITS)
+    with pytest.raises(Refused, match=r"a share \(0\.1\), but .*both has a test split of its own"):
+        open_source(DataRequest(source=str(tmp_path / "both"), validation=0.1))
+    with pytest.raises(Refused, match=r"'.*lost\.jsonl' does not exist"):
+        validate_data(DataRequest(source=a, validation=str(tmp_path / "lost.jsonl")), "sequence-classification")
