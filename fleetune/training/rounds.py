@@ -72,17 +72,6 @@ class RoundRunner:
         self._result = RoundResult()
         self._frees = _last_uses(program)
         self._coder = LinkCoder(context.plan, program.device, context.feedback)
-        self._kinds: dict[str, Callable[[Step], None]] = {
-            steps.RECEIVE: self._receive,
-            steps.RUN: self._run,
-            steps.SEND: self._send,
-            steps.REDUCE: self._reduce,
-            steps.TIE: self._tie,
-            steps.PULL: self._pull,
-            steps.PUSH: self._push,
-            steps.HAND: self._hand,
-            steps.COLLECT: self._collect,
-        }
 
     def run(self, round: int) -> RoundResult:
         """Run one round; the gradients, summed over all devices, end in the parameters' `grad`."""
@@ -95,7 +84,7 @@ class RoundRunner:
             self._context.collector.start_round()
         for number, step in enumerate(self._program.round):
             self._context.exchange.at_step(step)
-            self._kinds[step.kind](step)
+            _KINDS[step.kind](self, step)
             if number in self._frees:
                 self._context.seats[step.action.lane, step.action.segment].held.pop(step.action.micro_batch)
             self._context.exchange.on_progress()
@@ -133,7 +122,7 @@ class RoundRunner:
         for part, step in average_steps(self._program.average, len(averages.parts)):
             if averages.concerns(part, step):
                 numbered = replace(step, action=replace(step.action, micro_batch=part))
-                self._kinds[step.kind](numbered)
+                _KINDS[step.kind](self, numbered)
                 self._context.exchange.on_progress()
         if self._context.averager is not None:
             self._context.averager.end()
@@ -336,3 +325,17 @@ def _joined(rows: Iterable[TimelineRow]) -> Iterator[TimelineRow]:
         yield replace(
             parts[0], action=action, end_s=max(row.end_s for row in parts), bytes=sum(row.bytes for row in parts)
         )
+
+
+_KINDS: Mapping[str, Callable[[RoundRunner, Step], None]] = {
+    steps.RECEIVE: RoundRunner._receive,
+    steps.RUN: RoundRunner._run,
+    steps.SEND: RoundRunner._send,
+    steps.REDUCE: RoundRunner._reduce,
+    steps.TIE: RoundRunner._tie,
+    steps.PULL: RoundRunner._pull,
+    steps.PUSH: RoundRunner._push,
+    steps.HAND: RoundRunner._hand,
+    steps.COLLECT: RoundRunner._collect,
+}
+"""Bound methods would keep a runner, and all memory of its plan, until Python looks for circles."""

@@ -1,6 +1,8 @@
 """What moves between devices in a recovery: in parcels, and never there twice."""
 
+import gc
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 
 from fleetune.contracts.run_config import TrainingRequest
 from fleetune.errors import TryAgain
+from fleetune.links.authentication import new_key_pair
 from fleetune.recovery.holdings import INITIAL
 from fleetune.recovery.transfers import Item
 from fleetune.training import migration
@@ -18,8 +21,11 @@ from fleetune.training.checkpoints import MODEL, OPTIMIZER, Tensors
 from fleetune.training.exchange import Arrival, TransferKey
 from fleetune.training.migration import Migration, SentItems, Source, receive_items, send_items
 from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.running_plan import PlanLoader
+from fleetune.training.worker_command import WorkerCommands
 from fleetune.training.worker_state import WorkerState
-from tests.training.runs import plan
+from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.runs import plan, prepared, training_task
 
 PLAN = plan(("u",), [], [[8]])
 TRAINING = TrainingRequest(rounds=1, batch_samples=1, micro_batch_samples=1)
@@ -99,3 +105,29 @@ def test_what_is_taken_over_is_freed() -> None:
     assert holder.optimizer.state_of("w")["exp_avg"].tolist() == [-2.0] * 3
     with pytest.raises(TryAgain, match="nothing was received of w; run again"):
         state.put(PLAN, {Item("", "v"): received("v", 1.0)})
+
+
+def test_a_plan_that_is_left_is_freed_at_once(tmp_path: Path) -> None:
+    """Bug: what ran rounds referred to itself, so that a device kept the memory of the plans before, twice its need,
+    until Python looked for circles.
+    """
+    ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
+    made = plan(ready.units, [], [[8]])
+    commands = WorkerCommands(
+        task=training_task(ready, made, TRAINING, tmp_path),
+        run="run",
+        keys={"d0": new_key_pair()},
+        coordinator_address="",
+        coordinator_public=b"",
+    )
+    order = Migration(plan=made, version=INITIAL, from_disk=True)
+    wire: Any = Wire()
+    gc.disable()
+    try:
+        running = PlanLoader(commands._task("d0"), wire).load(order, {}, {}, {})
+        left = [weakref.ref(p) for seat in running.held.seats.values() for p in seat.runner.parameters.values()]
+        assert left and all(each() is not None for each in left)
+        del running
+        assert not any(each() is not None for each in left)
+    finally:
+        gc.enable()
