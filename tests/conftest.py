@@ -1,9 +1,13 @@
-"""Signals, and the order of test files: those with most slow tests first, lest one worker be left alone with one."""
+"""Signals, and the order of test files: those of services, then those with most slow tests, lest one worker be left
+alone with one."""
 
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
+
+SERVICES = Path(__file__).parent / "flows" / "service"
 
 
 def pytest_configure() -> None:
@@ -15,6 +19,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by file; the order within a file stays, and so do its fixtures."""
+    """Sort by file; the order within a file stays, and so do its fixtures. Each worker's service is needed no more once
+    its files have been run, and takes a tenth of a core as long as it lives."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    items.sort(key=lambda item: (not slow[item.path] or SERVICES not in item.path.parents, -slow[item.path]))

@@ -9,7 +9,7 @@ import pytest
 from tests.flows.service.client import ServiceClient
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]:
     """A service of an empty store, started and stopped by the commands that people use."""
     client = ServiceClient(tmp_path_factory.mktemp("service") / "runs")

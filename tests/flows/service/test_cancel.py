@@ -18,13 +18,13 @@ SHUTDOWN_S = CANCEL_S + 2 * ALONE_S
 """The same where its worker, and then the run, has to find out that there is no server to report to."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run file of all trainings, which share their stages."""
     return write_run_file(tmp_path_factory.mktemp("config"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def planned(service: ServiceClient, config: Path) -> Path:
     """The same run file, once the plan of its trainings is stored."""
     ended = service.ended(service.start(base=str(config), until="plan"))

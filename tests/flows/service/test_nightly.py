@@ -64,7 +64,7 @@ class Nights:
         return Night(state=ended["state_name"], message=ended["state"]["message"], run=run)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nights(service: ServiceClient, tmp_path_factory: pytest.TempPathFactory) -> list[Night]:
     """Three nights: on the first day's data; on the second day's, with more demanded than can be; and once more."""
     made = Nights(service, tmp_path_factory.mktemp("nights"))
