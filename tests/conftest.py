@@ -22,4 +22,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort by file; the order within a file stays, and so do its fixtures. Each worker's service is needed no more once
     its files have been run, and takes a tenth of a core as long as it lives."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: (not slow[item.path] or SERVICES not in item.path.parents, -slow[item.path]))
+    items.sort(key=lambda item: (SERVICES not in item.path.parents, -slow[item.path]))
