@@ -20,7 +20,7 @@ from fleetune.profiling.head_scores import trained_parameters
 from fleetune.profiling.measuring_job import JobSpec, run_measuring_job
 from fleetune.profiling.messages import SCORES, Scores, parse_scores
 from fleetune.profiling.subnet_parts import SubnetParts
-from fleetune.profiling.task import MeasureTask, ProfilingTask, ScoringTask
+from fleetune.profiling.task import ProfilingTask, ScoringTask
 
 
 def heads_to_score(task: ProfilingTask, graph: g.Graph, module: nn.Module) -> tuple[AttentionHead, ...]:
@@ -72,15 +72,9 @@ def _scores(task: ProfilingTask) -> Scores:
 
 
 def _process_spec(task: ProfilingTask, device: Device) -> JobSpec:
-    measure_task = MeasureTask(
-        device=device.name,
-        model=with_local_source(task.model),
-        model_folder=str(task.model_folder),
-        data_folder=str(task.data_folder),
-        accelerator=device.accelerator,
-        cores=device.cores if device.emulated else None,
-        threads=device.threads,
-        memory_bytes=device.memory_bytes,
+    measure_task = task.on_device(
+        device,
+        with_local_source(task.model),
         batch_sizes=(),
         passes=0,
         scoring=ScoringTask(

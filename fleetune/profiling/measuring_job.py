@@ -182,15 +182,9 @@ class _DeviceRequest:
 
 def _device_request(task: ProfilingTask, device: Device, model: ModelRequest, sizes: tuple[int, ...]) -> _DeviceRequest:
     """Build the device's task and its cache key. The task names the local model folder, the key the requested model."""
-    measure_task = MeasureTask(
-        device=device.name,
-        model=model,
-        model_folder=str(task.model_folder),
-        data_folder=str(task.data_folder),
-        accelerator=device.accelerator,
-        cores=device.cores if device.emulated else None,
-        threads=device.threads,
-        memory_bytes=device.memory_bytes,
+    measure_task = task.on_device(
+        device,
+        model,
         batch_sizes=sizes,
         passes=PASSES,
         codecs=task.codecs,

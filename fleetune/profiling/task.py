@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import ModelRequest, TrainingRequest
 from fleetune.contracts.task import Progress
@@ -44,6 +44,20 @@ class ProfilingTask:
     """True: also score attention heads."""
     codecs: bool = False
     """True: also time link codecs on every device."""
+
+    def on_device(self, device: Device, model: ModelRequest, **asked: Any) -> "MeasureTask":
+        """Return the task of a measuring process on a device. asked: what it is to measure."""
+        return MeasureTask(
+            device=device.name,
+            model=model,
+            model_folder=str(self.model_folder),
+            data_folder=str(self.data_folder),
+            accelerator=device.accelerator,
+            cores=device.cores if device.emulated else None,
+            threads=device.threads,
+            memory_bytes=device.memory_bytes,
+            **asked,
+        )
 
 
 @record

@@ -7,7 +7,7 @@ have ended (an open shop with preemption; Gonzalez and Sahni 1976).
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fleetune.contracts.record import record
@@ -53,16 +53,6 @@ class Transfer:
 def sources_of(holders: Collection[str], target: str, links: Links) -> tuple[str, ...]:
     """Return the holders that have a link to a device, sorted."""
     return tuple(sorted(holder for holder in holders if (holder, target) in links))
-
-
-def port_seconds(transfers: Iterable[Transfer], links: Links) -> dict[tuple[str, str], float]:
-    """Return how long each port is busy: (device, `out` or `in`) -> seconds."""
-    busy_s = defaultdict[tuple[str, str], float](float)
-    for each in transfers:
-        seconds = each.bytes / links[each.source, each.target]
-        busy_s[each.source, OUT] += seconds
-        busy_s[each.target, IN] += seconds
-    return dict(busy_s)
 
 
 def assign(missing: Collection[Missing], sizes_bytes: Mapping[Item, int], links: Links) -> tuple[Transfer, ...]:

@@ -2,9 +2,10 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import product
 
-from fleetune.recovery.transfers import Item, Links, Missing, assign, port_seconds
+from fleetune.recovery.transfers import Item, Links, Missing, Transfer, assign
 
 
 def drawn(seed: int) -> tuple[list[Missing], dict[Item, int], Links]:
@@ -18,6 +19,16 @@ def drawn(seed: int) -> tuple[list[Missing], dict[Item, int], Links]:
         holders = sorted(draw.sample(devices, draw.randint(1, len(devices) - 1)))
         missing.append(Missing(draw.choice([d for d in devices if d not in holders]), item, tuple(holders)))
     return missing, sizes, links
+
+
+def port_seconds(transfers: Iterable[Transfer], links: Links) -> dict[tuple[str, str], float]:
+    """How long each port is busy: (device, `out` or `in`) -> seconds."""
+    busy_s = defaultdict[tuple[str, str], float](float)
+    for each in transfers:
+        seconds = each.bytes / links[each.source, each.target]
+        busy_s[each.source, "out"] += seconds
+        busy_s[each.target, "in"] += seconds
+    return dict(busy_s)
 
 
 def least_seconds(missing: list[Missing], sizes: dict[Item, int], links: Links) -> float:
