@@ -104,6 +104,11 @@ class Forecast:
         """Seconds of an average; 0 without any."""
         return span_s(self.average)
 
+    @property
+    def mean_round_s(self) -> float:
+        """Seconds of a round with its part of an average: what many rounds take, divided by their number."""
+        return self.round_s + (self.average_s / self.average_every_rounds if self.average_every_rounds else 0.0)
+
 
 def span_s(rows: Sequence[TimelineRow]) -> float:
     """Return the seconds from the first start to the last end; 0 for no rows."""

@@ -49,14 +49,14 @@ def test_an_average_takes_the_time_of_what_crosses_links() -> None:
         ("h>y", "y/2A0", 51, 60, 9),
     ]  # fmt: skip
     assert found.average_s == pytest.approx(60e-9)
-    assert found.average_every_rounds == 4
+    assert found.mean_round_s == pytest.approx(found.round_s + 15e-9)
 
 
 def test_a_round_is_forecast_without_the_average_that_follows_some() -> None:
     """Rows, bytes and seconds of the round are those of a plan without averages; only memory may grow."""
     without, found = averaged(0), averaged(4)
     assert (found.round_s, found.rows, found.link_bytes) == (without.round_s, without.rows, without.link_bytes)
-    assert without.average == () and without.average_every_rounds == 0
+    assert without.average == () and without.mean_round_s == without.round_s
 
 
 def test_parts_overlap_and_carry_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
