@@ -126,9 +126,12 @@ class DataRequest:
     """What is tested on: another source, or a share of the samples (then as test_fraction)."""
     packing: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: samples of causal-lm share sequences of max_length, in which none sees another."""
+    streaming: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: of a set on the hub, only the rows that train_samples and test_samples need are read, and none is kept."""
 
     def __post_init__(self) -> None:
         self._check_chats()
+        self._check_streaming()
         self._check_sources()
         for device, source in self.local.items():
             check_name("data.local: device", device)
@@ -178,6 +181,12 @@ class DataRequest:
             )
         if self.validation == "":
             raise Refused("data: validation is empty; give a source, a share such as 0.1, or leave it out")
+
+    def _check_streaming(self) -> None:
+        if self.streaming and (self.train_samples is None or self.test_samples is None):
+            raise Refused(
+                "data: streaming reads no more rows than it is asked for; give data.train_samples and data.test_samples"
+            )
 
     def _check_chats(self) -> None:
         one_of("data", "loss_on", self.loss_on, (COMPLETIONS, "all"))

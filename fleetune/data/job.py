@@ -16,6 +16,7 @@ from fleetune.data.prepared_data import TOKENIZER, LocalSource, SplitInfo
 from fleetune.data.splits import TEST, TRAIN, RowIndices, check_test_rows, shuffled, split_rows
 from fleetune.data.tables import DataSource, Table
 from fleetune.data.tokenization import open_tokenizer, save_tokenizer, with_chat_template
+from fleetune.errors import TryAgain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +136,15 @@ def _placed(job: Job, tables: tuple[Table, ...], rows_by_split: Mapping[str, Row
     for number, name in enumerate(names):
         split_of[rows_by_split[name]], position[rows_by_split[name]] = number, np.arange(len(rows_by_split[name]))
     every = (example for table in tables for example in examples(table, job.source, job.spec))
+    row = -1
     for row, example in enumerate(islice(every, end)):
         if split_of[row] >= 0:
             yield names[split_of[row]], int(position[row]), example
+    if row + 1 < end:
+        raise TryAgain(
+            f"data: {tables[0].name} had {end} rows or more when they were counted, and {row + 1} when they were read; "
+            "start the run again"
+        )
 
 
 def saved_tokenizer(job: Job) -> Any:

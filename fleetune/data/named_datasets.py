@@ -6,6 +6,7 @@ Data sets of the hub are loaded through the optional `datasets` package.
 import ast
 import hashlib
 import importlib
+import math
 import re
 import sysconfig
 import warnings
@@ -100,12 +101,13 @@ def _docstrings() -> Iterator[tuple[str, str]]:
 HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 """OWNER/NAME, optionally with :CONFIG and @REVISION."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
-CHUNK_BYTES = 1 << 20
+SHUFFLED_ROWS = 10_000
+"""Rows that a stream is shuffled among, since the first ones of a set are often of one kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubTable:
-    """One split of a `datasets` data set, backed by Arrow files in that package's cache."""
+    """One split of a `datasets` data set, backed by Arrow files in that package's cache, or a stream from the hub."""
 
     name: str
     dataset: Any
@@ -113,12 +115,12 @@ class HubTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Column names in the data set's order."""
-        return tuple(self.dataset.column_names)
+        """Column names in the data set's order; a stream without a schema has those of its first row."""
+        return tuple(self.dataset.column_names or next(iter(self.dataset), ()))
 
     def class_names(self, column: str) -> tuple[str, ...]:
         """Class names of a ClassLabel feature; empty for other columns."""
-        return tuple(getattr(self.dataset.features.get(column), "names", None) or ())
+        return tuple(getattr((self.dataset.features or {}).get(column), "names", None) or ())
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield (number from 1, column -> value) of every row."""
@@ -127,17 +129,34 @@ class HubTable:
 
 def hub_source(request: DataRequest) -> DataSource:
     """Open the data set's train split and its test split (validation if there is no test)."""
-    splits = _load(request.source)
+    splits = _load(request.source, request.streaming)
     test = next((name for name in ("test", "validation") if name in splits), None)
     if "train" not in splits:
         raise Refused(f"data: {request.source} has the splits {', '.join(splits)}; one must be called train")
+    train_rows, test_rows = streamed_rows(request, bool(test)) if request.streaming else (None, None)
     return DataSource(
-        train=(HubTable(name=f"{request.source} (train)", dataset=splits["train"]),),
-        test=(HubTable(name=f"{request.source} ({test})", dataset=splits[test]),) if test else (),
+        train=(_hub_table(f"{request.source} (train)", splits["train"], train_rows),),
+        test=(_hub_table(f"{request.source} ({test})", splits[test], test_rows),) if test else (),
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
     )
+
+
+def streamed_rows(request: DataRequest, has_test: bool) -> tuple[int, int]:
+    """Rows of the train and of the test split that a stream must give."""
+    assert request.train_samples is not None and request.test_samples is not None
+    if has_test:
+        return request.train_samples, request.test_samples
+    share = request.held_out_share
+    return math.ceil(max(request.train_samples / (1 - share), request.test_samples / share)) + 1, 0
+
+
+def _hub_table(name: str, dataset: Any, streamed: int | None) -> HubTable:
+    """A split; of one that is streamed, so many rows of a shuffle that is the same for every run."""
+    if streamed is None:
+        return HubTable(name=name, dataset=dataset)
+    return HubTable(name=name, dataset=dataset.shuffle(seed=0, buffer_size=SHUFFLED_ROWS).take(streamed))
 
 
 def pinned_source(source: str) -> str:
@@ -165,10 +184,27 @@ def _commit(name: str, revision: str) -> str:
         return ""
 
 
-def hub_digest(source: str) -> str:
-    """sha256 (hex) over the Arrow files that a hub name resolves to in the local cache."""
+def hub_digest(request: DataRequest) -> str:
+    """sha256 (hex) over the Arrow files that a hub name resolves to in the local cache.
+
+    Of a stream: over the name with its commit, and the number of rows. TryAgain if the hub does not tell the commit.
+    """
+    source = request.source
+    if request.streaming:
+        found = HUB_NAME.fullmatch(source)
+        if found is None or not COMMIT.fullmatch(found["revision"] or ""):
+            raise TryAgain(
+                f"data: the hub does not tell the commit of {source!r}, whose rows are to be streamed; try again, or "
+                f"give it: {source.split('@')[0]}@COMMIT"
+            )
+        texts = (
+            source,
+            f"{request.train_samples} {request.test_samples} {request.held_out_share}",
+            _datasets(source).__version__,
+        )
+        return hashlib.sha256("\0".join(texts).encode()).hexdigest()
     total = hashlib.sha256(source.encode())
-    splits = _load(source)
+    splits = _load(source, streaming=False)
     for name in sorted(splits):
         total.update(f"\0{name}\0".encode())
         for entry in splits[name].cache_files:
@@ -177,19 +213,27 @@ def hub_digest(source: str) -> str:
     return total.hexdigest()
 
 
-def _load(source: str) -> Mapping[str, Any]:
+def _datasets(source: str) -> Any:
     try:
-        datasets = importlib.import_module("datasets")
+        return importlib.import_module("datasets")
     except ImportError:
         raise Refused(
             f"data: {source!r} is not a local file or folder, and loading it from the Hugging Face hub needs the "
             "package datasets; run `pip install 'fleetune[hub]'`"
         ) from None
+
+
+def _load(source: str, streaming: bool) -> Mapping[str, Any]:
+    datasets = _datasets(source)
     found = HUB_NAME.fullmatch(source)
     assert found is not None, source  # the caller matched it
     try:
         splits = datasets.load_dataset(
-            found["name"], found["config"], revision=found["revision"], trust_remote_code=False
+            found["name"],
+            found["config"],
+            revision=found["revision"],
+            trust_remote_code=False,
+            **({"streaming": True} if streaming else {}),
         )
     except (FileNotFoundError, ValueError) as error:
         raise Refused(f"data: {source!r} cannot be loaded from the hub ({first_line(error)})") from None

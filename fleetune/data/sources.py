@@ -66,7 +66,16 @@ def open_source(request: DataRequest) -> DataSource:
 def validation_request(request: DataRequest) -> DataRequest:
     """The request of the source that is tested on (`data.validation`)."""
     assert isinstance(request.validation, str)
-    return replace(request, source=request.validation, validation=None, files=(), local={}, newest_files=None)
+    streaming = request.streaming and _is_remote(request.validation)
+    return replace(
+        request,
+        source=request.validation,
+        validation=None,
+        files=(),
+        local={},
+        newest_files=None,
+        streaming=streaming,
+    )
 
 
 def listed_files(request: DataRequest) -> tuple[Path, ...]:
@@ -85,6 +94,11 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
 
 
 def _open_source(request: DataRequest) -> DataSource:
+    if request.streaming and not _is_remote(request.source):
+        raise Refused(
+            f"data: streaming is for sets on the Hugging Face hub, and {request.named} is read row by row anyway; "
+            "leave data.streaming out"
+        )
     if request.files:
         return _tables(request, {"train": listed_files(request)}, None)
     if request.source in BUILTIN_SOURCES:
@@ -286,7 +300,7 @@ def _source_digest(request: DataRequest) -> str:
     path = source_path(request.source)
     check_has_files(request, _has_files(path))
     if path is None:
-        return _digest_of("hub", hub_digest(request.source))
+        return _digest_of("hub", hub_digest(request))
     if path.is_file():
         return _digest_of("file", path.suffix.lower(), _file_digest(path))
     older = _older_files(request, path)
