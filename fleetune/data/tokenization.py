@@ -1,7 +1,7 @@
 """Text inputs: the model's own tokenizer, or one token per byte if it has none; token arrays and packed documents."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ class TextEncoder:
     length: int
     spec: InputSpec
     label_ids: Mapping[RawLabel, int]
+    cut: list[str] = field(default_factory=list)
+    """Locations of the texts that were longer. Empty with a tokenizer in Python alone, which does not tell."""
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """Describe the arrays that hold `samples` samples."""
@@ -35,8 +37,9 @@ class TextEncoder:
         """Return the rows of a chunk by array name."""
         causal = self.spec.task == "causal-lm"
         texts = [str(example.content) for example in chunk]
-        ids, mask = (encode_with_end if causal else encode)(self.tokenizer, texts, self.length)
+        ids, mask, longer = (_encode_with_end if causal else _encode)(self.tokenizer, texts, self.length)
         check_ids(ids, self.spec)
+        self.cut.extend(chunk[row].location for row in longer)
         if causal:
             return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}
         return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.label_ids)}
@@ -116,23 +119,32 @@ def chat_template_text(path: Path) -> str:
 
 def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
     """(token ids, attention mask), both [texts, length]; longer texts are truncated, shorter ones padded."""
+    return _encode(tokenizer, texts, length)[:2]
+
+
+def _encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
+    """`encode`, and the numbers of the texts that were longer."""
     found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
-    return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["attention_mask"], dtype=np.int64)
+    longer = [number for number, one in enumerate(found.encodings or ()) if one.overflowing]
+    return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["attention_mask"], dtype=np.int64), longer
 
 
-def encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
-    """`encode` for causal models: complete texts end with the end token, truncated texts do not.
+def _encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
+    """`_encode` for causal models: complete texts end with the end token, truncated texts do not.
 
     Without end tokens in training, a model never learns to stop generating.
     """
     end = end_token_id(tokenizer)
     rows = np.full((len(texts), length), tokenizer.pad_token_id, dtype=np.int64)
     mask = np.zeros_like(rows)
+    longer = []
     for row, ids in enumerate(tokenizer(texts, verbose=False)["input_ids"]):
         closed = ids if end is None or ids[-1:] == [end] else [*ids, end]
+        if len(closed) - (end is not None) > length:
+            longer.append(row)
         kept = closed[:length]
         rows[row, : len(kept)], mask[row, : len(kept)] = kept, 1
-    return rows, mask
+    return rows, mask, longer
 
 
 def document_ids(tokenizer: Any, text: str) -> Ids:

@@ -145,6 +145,7 @@ def _write_samples(job: Job) -> Written:
         notes=(
             *classes.notes,
             *_unread_dialogues(job),
+            *_cut_note(job, encoder, sum(map(len, rows_by_split.values()))),
             *(() if job.asked.local else absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])),
             *(() if TEST not in rows_by_split else _overlap_notes(surveys, rows_by_split, arrays)),
         ),
@@ -158,6 +159,13 @@ def _unread_dialogues(job: Job) -> Iterator[str]:
     other = next((name for name in columns if name != text and row_format((name,), "", None)), None)
     if job.spec.task == "causal-lm" and job.source.format is None and other is not None:
         yield f"rows have {text!r}, which is read, and {other!r}, which is not; set data.format to chat to read it"
+
+
+def _cut_note(job: Job, encoder: Encoder, total: int) -> Iterator[str]:
+    """A sentence if texts are longer than the model is to see them."""
+    if isinstance(encoder, TextEncoder) and encoder.cut:
+        length = job.request.max_length
+        yield f"{len(encoder.cut)} of {total} texts are longer than max_length {length} and are cut"
 
 
 def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:

@@ -116,3 +116,16 @@ def test_rows_to_go_on_from_end_where_their_texts_end(adds_end: bool, tmp_path: 
             assert bool(labels[length - 1] == ids[length - 1] == 2) == whole_text
             assert length == (letters + 2 if whole_text else 16)
             assert (labels[length:] == -100).all()
+
+
+def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
+    """Nobody has to find out by himself that half of a text was never seen; a text that just fits is not cut."""
+    for spec, fits in (
+        (SPEC, 6),
+        (CAUSAL, 7),
+    ):  # [CLS] and [SEP] beside words; <bos> and <eos> beside bytes, the latter
+        unit = "word " if spec is SPEC else "x"  # only where there is room
+        rows = [{"text": unit * words, "label": "a"} for words in (fits - 1, fits, fits + 1, fits + 9)]
+        file = json_lines(tmp_path / f"{spec.task}.jsonl", [*rows, {"text": "y", "label": "b"}])
+        data = prepared(tmp_path / spec.task, file, spec, max_length=8)
+        assert "2 of 5 texts are longer than max_length 8 and are cut" in data.info.notes
