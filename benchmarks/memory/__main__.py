@@ -1,0 +1,40 @@
+"""`python -m benchmarks.memory [--quick]`: peak memory and round of ways to train, each beside its forecast.
+
+Trains the demo's model on its three emulated devices, as `fleetune run` does it, in each of the ways of `cases.py`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import transformers
+
+from benchmarks.entry_point import measure_and_print
+from benchmarks.memory.cases import FULL, LORA, ways
+from benchmarks.memory.measured import Measured, case_figures, measured, packing_figures
+from benchmarks.report import Figure
+
+QUICK_SETS = ("training.rounds=6", "training.checkpoint_every_rounds=6", "model.config.num_hidden_layers=2")
+SETS = ("training.rounds=12", "training.checkpoint_every_rounds=12")
+
+
+def measure(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> Iterator[Figure]:
+    """Yield the figures of every way, and of packing."""
+    found: dict[str, Measured] = {}
+    for case in (FULL, LORA) if quick else ways():
+        report_progress(f"{case.name}: profile, plan, train")
+        found[case.name] = measured(case, folder / "store", QUICK_SETS if quick else SETS)
+        yield from case_figures(found[case.name], found[FULL.name])
+    yield from packing_figures()
+
+
+def main() -> int:
+    """Measure and print."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    transformers.utils.logging.disable_progress_bar()
+    return measure_and_print("memory", str(__doc__), "full fine-tuning and LoRA on two layers, within 60 s", measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
