@@ -115,14 +115,15 @@ def test_rows_in_train_and_test_are_told(tmp_path: Path) -> None:
     test = [*FRUITS[:2], {"text": long + " in test", "label": "apple"}, {"text": "new", "label": "pear"}]
     data = prepared(tmp_path / "d", splits(tmp_path / "set", train, test))
     said = "3 of 4 test rows also occur in train, 1 of them only after truncation or resizing: scores are too high"
-    assert data.info.notes == (said,)
+    assert data.info.notes == ("2 of 25 texts are longer than max_length 24 and are cut", said)
 
 
 def test_cut_rows_are_told_where_a_fraction_is_held_out(tmp_path: Path) -> None:
     """A note counts texts that become equal by truncation, which splitting cannot keep together."""
     rows = [{"text": "x" * 40 + str(n), "label": str(n % 2)} for n in range(10)]
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows))
-    assert data.info.notes[0].startswith("2 of 2 test rows also occur in train, 2 of them only after")
+    assert data.info.notes[0] == "10 of 10 texts are longer than max_length 24 and are cut"
+    assert data.info.notes[1].startswith("2 of 2 test rows also occur in train, 2 of them only after")
 
 
 def test_data_without_oddities_say_nothing(tmp_path: Path) -> None:

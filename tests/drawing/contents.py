@@ -1,6 +1,7 @@
 """A complete run to draw: a real plan, with measurements slightly off the forecast."""
 
 from dataclasses import replace
+from typing import Any
 
 from fleetune.clock import forecast
 from fleetune.contracts.fleet import Fleet
@@ -32,9 +33,9 @@ def content() -> ReportContent:
     return content_of(solve("pp", problem, now=lambda: 0.0), problem.fleet, problem.profile)
 
 
-def by_hand(name: str) -> ReportContent:
-    """A run of one of the hand-made plans."""
-    plan = hand_made.PLANS[name]
+def by_hand(name: str, **changes: Any) -> ReportContent:
+    """A run of one of the hand-made plans, changed."""
+    plan = replace(hand_made.PLANS[name], **changes)
     said = forecast(plan, hand_made.FLEET, hand_made.PROFILE)
     result = PlanResult(
         plan=plan, objective=said.round_s, lower_bound=None, status="feasible", solve_s=0.0, method="by hand"

@@ -10,6 +10,7 @@ from fleetune.drawing.charts import fleet_chart, used_pairs
 from fleetune.drawing.gantt import queueing_text, waits
 from fleetune.drawing.model_chart import gates_chart
 from fleetune.drawing.text import span_text
+from fleetune.formatting import seconds
 from tests.drawing import hand_made
 from tests.drawing.contents import by_hand, content, row
 
@@ -57,6 +58,16 @@ def test_reports_of_helpers_say_what_a_queue_is() -> None:
     assert page.count(">queue of tower-1</text>") == page.count(">queue of tower-2</text>") == 2
     assert "In a queue, a micro-batch has arrived" in page
     assert "queue" not in report(content())
+
+
+def test_reports_of_averages_say_what_a_round_takes_with_its_part() -> None:
+    """An average after every fourth round adds a quarter of itself; without averages nothing is said."""
+    averaged = by_hand("lanes", average_every_rounds=4)
+    said = averaged.forecast
+    assert said.average_s > 0
+    page = report(averaged)
+    assert f"part of an average a round takes {seconds(said.round_s + said.average_s / 4)}." in page
+    assert "part of an average" not in report(by_hand("lanes", average_every_rounds=0))
 
 
 @pytest.mark.parametrize("name", hand_made.PLANS)
