@@ -9,6 +9,7 @@ from fleetune.contracts.run_config import ModelRequest, RunConfig, TrainingReque
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord
 from flows.runner import Runner
+from flows.trackers.open import check_installed
 from stages.catalog import StageSpec
 
 MAX_SEED = 2**63 - 2
@@ -70,6 +71,7 @@ def validate(planned: RunRecord) -> None:
     running = {stage.stage for stage in planned.stages if stage.how == "ran"}
     if config.seed > MAX_SEED:
         raise Refused(f"run: seed {config.seed} is beyond 64 bits; give one of at most {MAX_SEED}")
+    check_installed(config.tracking)
     if "train" in running:
         _validate_schedule(config.training)
     if "plan" in running:

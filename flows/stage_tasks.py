@@ -32,10 +32,15 @@ def perform(runner: Runner, go_on: str = "") -> State[Any]:
     Its message ends with the next command. `go_on`: the one after TryAgain and Cancelled; see `go_on_command`.
     """
     from flows.run_pages.publication import Publication  # brings the clock's compiler, which no refusal needs
+    from flows.trackers.tracking import Tracking
 
     next_command = go_on or go_on_command(runner)
     try:
-        with FlowRunWatch(runner) as watch, Publication(runner, flow_run.id, get_run_logger()) as publication:
+        with (
+            FlowRunWatch(runner) as watch,
+            Publication(runner, flow_run.id, get_run_logger()) as publication,
+            Tracking(runner),
+        ):
             return _perform(runner, watch, publication, next_command)
     except TerminationSignal:
         if not is_down(runner.context.store.root):

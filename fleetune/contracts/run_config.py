@@ -9,6 +9,7 @@ from pydantic import Field
 from fleetune.contracts.fleet import LAUNCHERS, PROCESS
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
+from fleetune.contracts.tracking import TrackingRequest
 from fleetune.errors import Refused
 
 SCORES = {
@@ -365,6 +366,7 @@ class RunConfig:
     profile: Annotated[ProfileRequest, Field(exclude_if=lambda value: value == ProfileRequest())] = ProfileRequest()
     schedule: Annotated[Schedule | None, Field(exclude_if=lambda value: value is None)] = None
     promote: Annotated[PromotionRequest | None, Field(exclude_if=lambda value: value is None)] = None
+    tracking: Annotated[TrackingRequest, Field(exclude_if=lambda value: value == TrackingRequest())] = TrackingRequest()
 
     def __post_init__(self) -> None:
         check_name("run", self.name)

@@ -23,9 +23,10 @@ from fleetune.store.lock import is_held
 from fleetune.store.manifest import MANIFEST, Manifest, content_digest
 from fleetune.store.pins import Pins, named_digests, pinned_runs
 from fleetune.store.storage import LocalStorage
-from fleetune.store.store import WRITTEN, Store
+from fleetune.store.store import TENSORBOARD, WRITTEN, Store
 
 RUN, ARTIFACT, WORK, PART = "run", "artifact", "unfinished work", "leftover"
+CURVES = "TensorBoard files"
 NAME = re.compile(r"[0-9a-f]{32}")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -35,7 +36,7 @@ class Removed:
     """One thing that was removed, or in a dry run would be."""
 
     what: str
-    """run, artifact, unfinished work, or leftover (of a process that was killed)."""
+    """run, artifact, unfinished work, TensorBoard files, or leftover (of a process that was killed)."""
     path: str
     """Relative to the store."""
     bytes: int
@@ -136,6 +137,7 @@ def _planned(store: Store, keep: int) -> _Plan:
         *(_doomed(RUN, store.local / "runs" / run / "run.json") for run in needs.gone),
         *_artifacts(store.local, needs.digests, left),
         *_work(store, needs.digests, left),
+        *(_doomed(CURVES, folder) for run in needs.gone if (folder := store.local / TENSORBOARD / run).is_dir()),
         *(_doomed(PART, part) for part in _abandoned(store.local)),
     ]
     kept = tuple(Kept(run=run, why=why) for run, why in needs.kept.items())

@@ -4,6 +4,7 @@ artifacts/KIND/DIGEST/...  and manifest.json    written whole
 keys/STAGE_KEY.json                             written after the artifacts it names
 runs/RUN_ID/run.json                            see runs.py
 comparisons/ID/                                 written by flows/comparison
+tensorboard/RUN_ID/                             written by flows/trackers; local
 promotions/NAME/NUMBER.json                     see promotions.py
 work/STAGE_KEY/                                 outlives an interrupted attempt; local
 cache/STAGE/                                    kept by a stage between runs; local
@@ -35,7 +36,8 @@ from fleetune.store.runs import RunRegistry
 from fleetune.store.storage import LocalStorage, RemoteStorage, Storage
 from fleetune.wall_clock import WallClock, utc_now
 
-WRITTEN = ("artifacts/*", "keys", "runs/*", "comparisons/*", "cache/*", "promotions/*", "work")
+TENSORBOARD = "tensorboard"
+WRITTEN = ("artifacts/*", "keys", "runs/*", "comparisons/*", "cache/*", "promotions/*", "work", TENSORBOARD)
 """Folders that the store writes into, as patterns."""
 
 

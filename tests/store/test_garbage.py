@@ -49,6 +49,16 @@ def test_only_what_no_kept_run_needs_goes(runs: Store) -> None:
     assert remove_old_runs(runs, 2).removed == ()
 
 
+def test_curves_go_with_their_run(runs: Store) -> None:
+    """TensorBoard files of a removed run go, and those of a kept one and of no run stay."""
+    for name in ("old-1", "old-4", "mine"):
+        (runs.local / "tensorboard" / name).mkdir(parents=True)
+        (runs.local / "tensorboard" / name / "events.out.tfevents.1").write_text("curve")
+    removal = remove_old_runs(runs, 2)
+    assert [one.path for one in removal.removed if one.what == "TensorBoard files"] == ["tensorboard/old-1"]
+    assert {path.name for path in (runs.local / "tensorboard").iterdir()} == {"old-4", "mine"}
+
+
 def test_a_dry_run_says_the_same_and_changes_nothing(runs: Store) -> None:
     """What a dry run lists is what the removal after it removes; until then every byte stays, and no file is new."""
     before = tree(runs.local)

@@ -1,0 +1,42 @@
+"""Samples and tokens of a round, for rates."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fleetune.contracts.plan import Plan
+from fleetune.data.prepared_data import MASK, POSITIONS, PreparedData, batch_indices
+
+
+class RoundSizes:
+    """Numbers of samples and of real tokens (padding does not count) of each round of a training."""
+
+    def __init__(self, plan: Plan, data_folder: Path, seed: int) -> None:
+        """data_folder: the `data` artifact. seed: the run's."""
+        self.samples = sum(plan.micro_batch_samples * plan.micro_batches_of(lane) for lane in plan.lanes)
+        self._lanes = len(plan.lanes)
+        self._data = PreparedData(data_folder) if self._lanes == 1 else None  # several lanes draw rows of their own
+        self._seed = seed
+
+    def known(self, round: int, resumed_from: int | None) -> bool:
+        """Return whether the plan that is given trained all samples of a round; with its device a lane may be lost.
+
+        resumed_from: the first round after a recovery; None without one.
+        """
+        return self._lanes == 1 or resumed_from is None or round < resumed_from
+
+    def tokens(self, round: int) -> int | None:
+        """Return the real tokens of a round; None for images, and where lanes own samples."""
+        if self._data is None:
+            return None
+        rows = self._data.rows("train", batch_indices(self._data.size("train"), self.samples, self._seed, round))
+        if POSITIONS in rows:
+            return _packed_tokens(rows[POSITIONS])
+        return int(rows[MASK].sum()) if MASK in rows else None
+
+
+def _packed_tokens(positions: np.ndarray) -> int:
+    """Return the tokens of all samples in packed rows [rows, length]; each token of padding has position 0."""
+    follows = positions[:, 1:] == positions[:, :-1] + 1
+    none = np.zeros((len(positions), 1), dtype=bool)
+    return int((np.hstack([follows, none]) | np.hstack([none, follows])).sum())

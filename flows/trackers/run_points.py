@@ -1,0 +1,135 @@
+"""The points of a run: read from the work folder of `train` while it trains, from artifacts afterwards."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from fleetune.contracts import json_io
+from fleetune.contracts.metrics import EvaluationMetrics, RoundMetrics, TrainingMetrics
+from fleetune.contracts.plan import PlanResult
+from fleetune.store import RunRecord, StageRecord, Store
+from flows.run_pages.run_content import COMMITS
+from flows.trackers.commit_times import CommitTimes
+from flows.trackers.growing_file import GrowingFile
+from flows.trackers.points import Point
+from flows.trackers.round_sizes import RoundSizes
+from stages.catalog import EVALUATE, TRAIN
+
+EVENTS = "events.jsonl"
+_Measured = tuple[RoundMetrics, float, float | None]
+"""A round, when it was committed in seconds since 1970, and seconds from the commit before it; None if unknown."""
+
+
+class _Source:
+    """The folder that rounds are read from."""
+
+    def __init__(self, folder: Path, trained: TrainingMetrics | None) -> None:
+        """trained: the metrics in the folder, if it is that artifact; None for a work folder."""
+        self.folder, self.trained = folder, trained
+        self.times = CommitTimes(folder / EVENTS)
+        self.rounds: Sequence[RoundMetrics] = trained.rounds if trained else ()
+        self._commits = GrowingFile(folder / COMMITS)
+
+    def read(self) -> None:
+        """Read what is new."""
+        if self.trained is None:
+            other, lines = self._commits.read()
+            fresh = [json_io.parse(RoundMetrics, line, COMMITS) for line in lines]
+            self.rounds = fresh if other else [*self.rounds, *fresh]
+        self.times.read()
+
+
+class RunPoints:
+    """Reads the points of one run again and again while it grows."""
+
+    def __init__(self, store: Store, record: Callable[[], RunRecord]) -> None:
+        """record: returns the run's record as it is now."""
+        self._store, self._record = store, record
+        self._source: _Source | None = None
+        self._sizes: RoundSizes | None = None
+        self._made: dict[int, tuple[_Measured, Point]] = {}
+        """Round -> its point, and what that was made of."""
+
+    def read(self, over: bool) -> list[Point]:
+        """Return all points of the run, in the order in which they were measured.
+
+        over: whether the run has ended. Before, a round whose commit is not in the event log yet is left out.
+        """
+        run = self._record()
+        train = _stage(run, TRAIN.name)
+        if train is None or not (train.key or train.outputs):
+            return []
+        source = self._source_of(train)
+        points = self._of_rounds(run, source, _seconds(train.started or run.started), over)
+        if source.trained is not None:
+            points += _of_training(source.trained, _seconds(train.ended or run.started))
+            points += self._of_evaluation(run, len(source.trained.rounds))
+        return points
+
+    def _source_of(self, train: StageRecord) -> "_Source":
+        metrics = train.outputs.get("metrics")
+        folder = self._store.folder("metrics", metrics) if metrics else self._store.local / "work" / train.key
+        if self._source is None or self._source.folder != folder:
+            trained = json_io.read(TrainingMetrics, folder / "training.json") if metrics else None
+            self._source = _Source(folder, trained)
+        return self._source
+
+    def _of_rounds(self, run: RunRecord, source: "_Source", started_s: float, over: bool) -> list[Point]:
+        source.read()
+        times, rounds = source.times, list(source.rounds)
+        while rounds and source.trained is None and not over and rounds[-1].round not in times.at_s:
+            rounds.pop()
+        if rounds and self._sizes is None:
+            self._sizes = self._sizes_of(run)
+        found = []
+        for one in rounds:
+            measured = (one, times.at_s.get(one.round, started_s), times.took_s.get(one.round))
+            known = self._made.get(one.round)
+            if known is None or known[0] != measured:
+                known = self._made[one.round] = (measured, self._point(measured, times.resumed_from))
+            found.append(known[1])
+        return found
+
+    def _point(self, measured: _Measured, resumed_from: int | None) -> Point:
+        """Return the point of a round; rates are those from one commit to the next."""
+        one, at_s, took_s = measured
+        values = {"train/loss": one.loss, "train/learning_rate": one.learning_rate, "train/round_s": one.round_s}
+        if one.gradient_norm is not None:
+            values["train/gradient_norm"] = one.gradient_norm
+        sizes = self._sizes
+        if sizes is not None and took_s is not None and sizes.known(one.round, resumed_from):
+            values["train/samples_per_s"] = sizes.samples / took_s
+            tokens = sizes.tokens(one.round)
+            if tokens is not None:
+                values["train/tokens_per_s"] = tokens / took_s
+        return Point(step=one.round, at_s=at_s, values=values)
+
+    def _sizes_of(self, run: RunRecord) -> RoundSizes:
+        plan = json_io.read(PlanResult, self._store.folder("plan", run.outputs["plan"]) / "plan.json").plan
+        return RoundSizes(plan, self._store.folder("data", run.outputs["data"]), run.seed)
+
+    def _of_evaluation(self, run: RunRecord, rounds: int) -> list[Point]:
+        stage = _stage(run, EVALUATE.name)
+        digest = stage.outputs.get("evaluation") if stage else None
+        if stage is None or digest is None:
+            return []
+        found = json_io.read(EvaluationMetrics, self._store.folder("evaluation", digest) / "evaluation.json")
+        at_s = _seconds(stage.ended or run.started)
+        return [
+            Point(step=0, at_s=at_s, values={f"test/{score.name}": score.before for score in found.scores}),
+            Point(step=rounds, at_s=at_s, values={f"test/{score.name}": score.after for score in found.scores}),
+        ]
+
+
+def _of_training(trained: TrainingMetrics, at_s: float) -> list[Point]:
+    peaks = {f"memory_peak_bytes/{each.device}": each.amount for each in trained.peak_memory_bytes}
+    return [Point(step=len(trained.rounds), at_s=at_s, values=peaks)]
+
+
+def _stage(run: RunRecord, name: str) -> StageRecord | None:
+    return next((stage for stage in run.stages if stage.stage == name), None)
+
+
+def _seconds(moment: str) -> float:
+    """Return the seconds since 1970 of a time in ISO 8601."""
+    return datetime.fromisoformat(moment).timestamp()

@@ -1,0 +1,85 @@
+"""The points of a run, while it trains and when it has ended."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.trackers.run_points import RunPoints
+from tests.flows.trackers.runs import ENDED, LENGTHS, STARTED_S, TrainingRun
+
+ROUND_SAMPLES = 24
+
+
+def test_rounds_are_told_as_they_are_committed(tmp_path: Path) -> None:
+    """A round is told once its commit is in the event log, with rates from the commit before it to its own."""
+    run = TrainingRun(tmp_path / "store")
+    points = RunPoints(run.store, lambda: run.record)
+    assert points.read(over=False) == []
+    rounds = list(run.made.training.rounds)
+    run.commit(rounds[:3])
+    run.log({0: 1.0, 1: 3.0})
+    first, second = points.read(over=False)
+    assert (first.step, first.at_s, second.step, second.at_s) == (0, STARTED_S + 1, 1, STARTED_S + 3)
+    assert first.values == {
+        "train/loss": rounds[0].loss,
+        "train/learning_rate": 5e-4,
+        "train/round_s": 0.2,
+        "train/gradient_norm": 1.0,
+    }
+    assert second.values["train/samples_per_s"] == ROUND_SAMPLES / 2
+    run.log({2: 4.0})
+    again = points.read(over=False)
+    assert [point.step for point in again] == [0, 1, 2]
+    assert again[0] is first
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_padding_is_no_token(tmp_path: Path, packed: bool) -> None:
+    """Tokens a second count what samples have: 24 samples are each of three eight times, or 24 packed rows."""
+    run = TrainingRun(tmp_path / "store", packed=packed)
+    run.commit(list(run.made.training.rounds[:2]))
+    run.log({0: 1.0, 1: 3.0})
+    tokens = sum(LENGTHS) * ROUND_SAMPLES / (1 if packed else len(LENGTHS))
+    assert RunPoints(run.store, lambda: run.record).read(over=False)[1].values["train/tokens_per_s"] == tokens / 2
+
+
+def test_rounds_that_are_run_again_replace_those_of_before(tmp_path: Path) -> None:
+    """After a recovery, or in another attempt, the points are those of the rounds that count."""
+    run = TrainingRun(tmp_path / "store")
+    points = RunPoints(run.store, lambda: run.record)
+    rounds = list(run.made.training.rounds)
+    run.commit(rounds[:3])
+    run.log({0: 1.0, 1: 2.0, 2: 3.0})
+    assert len(points.read(over=False)) == 3
+    run.commit(rounds[:1])
+    assert [point.step for point in points.read(over=False)] == [0]
+    run.commit(rounds[:2])
+    run.log({1: 9.0})
+    assert [point.at_s for point in points.read(over=False)] == [STARTED_S + 1, STARTED_S + 9]
+
+
+def test_the_end_of_a_run_adds_its_scores(tmp_path: Path) -> None:
+    """The points of a run that is done begin with those of its training, also when it was reused from another run."""
+    run = TrainingRun(tmp_path / "store")
+    points = RunPoints(run.store, lambda: run.record)
+    run.commit(list(run.made.training.rounds))
+    run.log({round: 1.0 + round for round in range(60)})
+    live = points.read(over=False)
+    run.end()
+    whole = points.read(over=True)
+    assert whole[:60] == live
+    peaks, before, after = whole[60:]
+    assert set(peaks.values) == {"memory_peak_bytes/a", "memory_peak_bytes/b", "memory_peak_bytes/c"}
+    assert (before.step, before.values) == (0, {"test/accuracy": 0.1, "test/loss": 2.31})
+    assert (after.step, after.values) == (60, {"test/accuracy": 0.86, "test/loss": 0.41})
+    assert RunPoints(run.store, lambda: run.record).read(over=True) == whole
+    assert ENDED.endswith("04+00:00") and after.at_s == STARTED_S + 4
+
+
+def test_a_run_that_broke_off_keeps_its_last_round(tmp_path: Path) -> None:
+    """A round that was committed and of which the event log says nothing is told when the run has ended."""
+    run = TrainingRun(tmp_path / "store")
+    run.commit(list(run.made.training.rounds[:1]))
+    points = RunPoints(run.store, lambda: run.record)
+    assert points.read(over=False) == []
+    assert [(point.step, point.at_s) for point in points.read(over=True)] == [(0, STARTED_S)]
