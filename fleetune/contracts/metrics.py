@@ -129,6 +129,8 @@ class RoundMetrics:
     """Seconds from the round's start to the end of the slowest device's backward and all-reduce."""
     moves: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=_neutral)] = field(default_factory=dict)
     """Lane -> units that it trains from the next round on, where they were dealt anew. Neutral: empty, as before."""
+    energy_j: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    """Joules since the reports of the round before, by the counters of its machines; None unless all of them tell."""
 
 
 @record

@@ -185,6 +185,12 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     return metrics
 
 
+def _energy_j(training: TrainingMetrics) -> float | None:
+    """Return the joules of all rounds; None unless each of them is known."""
+    found = [one.energy_j for one in training.rounds if one.energy_j is not None]
+    return sum(found) if found and len(found) == len(training.rounds) else None
+
+
 def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -> EvaluationMetrics:
     """Return scores before and after training, and the forecast beside the measured round."""
     forecast_s, measured_s = task.forecast.round_s, task.training.median_round_s
@@ -200,6 +206,7 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
         measured_round_s=measured_s,
         forecast_error=(forecast_s - measured_s) / measured_s if measured_s else 0.0,
         forecast_interval=task.forecast.interval,
+        energy_j=_energy_j(task.training),
         bytes_per_round=sum(link.bytes for link in task.training.link_bytes),
         peak_memory_bytes=task.training.peak_memory_bytes,
     )

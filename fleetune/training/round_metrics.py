@@ -9,6 +9,7 @@ from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.contracts.plan import AVERAGE, Plan, parse_action
 from fleetune.errors import Refused
 from fleetune.training.batches import lane_samples, lane_weights
+from fleetune.training.energy import total_j
 from fleetune.training.gradients import total_norm
 from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
@@ -74,6 +75,7 @@ def round_metrics(
         gradient_norm=float(norm) if clipped else None,
         learning_rate=learning_rate(task.training, round),
         round_s=round_s,
+        energy_j=total_j(header.get("energy_j") for header in ready.values()),
     )
     return metrics, norms
 

@@ -41,6 +41,7 @@ from fleetune.links.peer import Tap
 from fleetune.models.segment import peak_memory_bytes
 from fleetune.recovery.holdings import Version
 from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
+from fleetune.training.energy import energy_meter
 from fleetune.training.exchange import Aborted, Exchange, Stopped, attempt_of
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.measurements import encode_rows
@@ -106,6 +107,7 @@ class _Worker:
         self._exchange, self._endpoint, self._beat = links.exchange, links.endpoint, links.beat
         self._device = torch.device(task.accelerator)
         self._held = WorkerHoldings(task, links)
+        self._energy = energy_meter(task.accelerator)
         self._saved: list[int] = []
         self._obeys: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "move": self._move,
@@ -185,6 +187,7 @@ class _Worker:
             "norms": running.norms(round),
             "peak_memory_bytes": peak_memory_bytes(self._device),
             "sent_bytes": self._links.bytes_sent(),
+            "energy_j": self._energy.take(),
         }
         self._exchange.send_control("ready", header, encode_rows(work.rows))
 

@@ -38,7 +38,7 @@ class MlflowRun:
         if not points:
             return
         self._open()
-        fresh = self._unsent.of(points)
+        fresh: Sequence[Point] = self._unsent.of(points)
         while fresh:
             sent, fresh = _first(fresh)
             metrics = [

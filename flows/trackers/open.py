@@ -11,8 +11,6 @@ from flows.trackers.points import Tracker
 from flows.trackers.tensorboard_files import TensorBoardFiles
 from flows.trackers.wandb_run import WandbRun
 
-WANDB_FOLDER = "wandb"
-
 
 def check_installed(request: TrackingRequest) -> None:
     """Refuse a tracker whose package is not installed. TensorBoard, which nobody has asked for, is no reason."""
@@ -25,7 +23,9 @@ def check_installed(request: TrackingRequest) -> None:
 
 
 def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+    """Return whether a module can be imported; a folder that is called like it, such as W&B's own files, is none."""
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def open_trackers(store: Store, run: RunRecord) -> list[Tracker]:
@@ -35,7 +35,7 @@ def open_trackers(store: Store, run: RunRecord) -> list[Tracker]:
     if request.tensorboard:
         found.append(TensorBoardFiles(store.local / TENSORBOARD / run.id))
     if request.wandb is not None:
-        found.append(WandbRun(request.wandb, run, store.local / WANDB_FOLDER))
+        found.append(WandbRun(request.wandb, run, store.local))
     if request.mlflow is not None:
         found.append(MlflowRun(request.mlflow, run))
     return found

@@ -97,6 +97,8 @@ class RunPoints:
         if one.gradient_norm is not None:
             values["train/gradient_norm"] = one.gradient_norm
         sizes = self._sizes
+        if sizes is not None and one.energy_j is not None and sizes.known(one.round, resumed_from):
+            values["train/joules_per_sample"] = one.energy_j / sizes.samples
         if sizes is not None and took_s is not None and sizes.known(one.round, resumed_from):
             values["train/samples_per_s"] = sizes.samples / took_s
             tokens = sizes.tokens(one.round)

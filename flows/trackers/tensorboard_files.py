@@ -14,7 +14,7 @@ VERSION = "brain.Event:2"
 
 
 class TensorBoardFiles:
-    """Writes the file of one run; `tensorboardX` gives the format.
+    """Writes the file of one run, by the records of the package `tensorboard`.
 
     A file is only appended to. When rounds are run again, and after an error, a new file with all points replaces it,
     so that no reader finds a round twice.
@@ -30,8 +30,8 @@ class TensorBoardFiles:
 
     def update(self, points: Sequence[Point]) -> None:
         """See Tracker."""
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
         if not points:
             return
@@ -55,8 +55,8 @@ class TensorBoardFiles:
             self._file.close()
 
     def _begin_file(self) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.record_writer import RecordWriter
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._end_file()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class TensorBoardFiles:
             old.unlink()
         began_s = self._clock()
         name = PATTERN.replace("*", f"{began_s:017.6f}.fleetune")  # readers go on with the file of the greatest name
-        self._file = RecordWriter(str(self._folder / name))
+        self._file = RecordWriter((self._folder / name).open("wb"))
         self._write(Event(wall_time=began_s, file_version=VERSION))
 
     def _write(self, event: Any) -> None:

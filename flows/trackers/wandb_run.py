@@ -23,7 +23,7 @@ class WandbRun:
     name = "wandb"
 
     def __init__(self, request: WandbRequest, run: RunRecord, folder: Path) -> None:
-        """folder: receives the client's files; created by it."""
+        """folder: receives the client's files, in a folder `wandb`."""
         self._request, self._record, self._folder = request, run, folder
         self._run: Any = None
         self._unsent = Unsent()
@@ -46,7 +46,8 @@ class WandbRun:
 
     def _opened(self) -> Any:
         wandb = importlib.import_module("wandb")
-        key = None if self._request.mode == "offline" else self._key()
+        offline = self._request.mode == "offline"
+        key = None if offline else self._key()
         self._folder.mkdir(parents=True, exist_ok=True)
         run = wandb.init(
             project=self._request.project,
@@ -54,7 +55,7 @@ class WandbRun:
             mode=self._request.mode,
             id=self._record.id,
             name=self._record.id,
-            resume="allow",
+            resume=None if offline else "allow",
             dir=str(self._folder),
             config=json_io.dump(self._record.config),
             settings=wandb.Settings(api_key=key, silent=True, console="off", disable_git=True, save_code=False),

@@ -123,6 +123,18 @@ def test_forecast_is_compared_with_the_measurement(tmp_path: Path) -> None:
     assert metrics.samples == PreparedData(task.data_folder).size("test")
 
 
+def test_energy_is_that_of_all_rounds(tmp_path: Path) -> None:
+    """Joules of the rounds add up; where one round has none, as of an earlier attempt, the sum would be too small."""
+    task = finished(tmp_path, WHOLE)
+    trained(task)
+    rounds = tuple(replace(one, energy_j=2.5) for one in task.training.rounds)
+    asked = replace(task, training=replace(task.training, rounds=rounds))
+    assert evaluate(asked).energy_j == 2.5 * len(rounds)
+    assert "energy" in (task.output / "report.html").read_text()
+    half = replace(task, training=replace(task.training, rounds=(*rounds[:-1], task.training.rounds[-1])))
+    assert evaluate(half).energy_j is None
+
+
 def test_scores_come_in_a_fixed_order(tmp_path: Path) -> None:
     """Accuracy, macro F1 and loss follow each other, each with its better direction."""
     task = finished(tmp_path, WHOLE)

@@ -16,8 +16,8 @@ PACKAGES = ("containers", "fleetune", "stages", "flows")
 DEVELOPMENT = ("benchmarks", "tests")
 BOUNDS = {"fastapi", "sqlalchemy"}
 """Libraries of Prefect, listed because their newest versions break it."""
-INSTALLED_BY = {"mlflow": "mlflow-skinny"}
-"""Module of an extra, which may not be installed here -> the distribution that is listed for it."""
+INSTALLED_BY = {"mlflow": "mlflow-skinny", "pynvml": "nvidia-ml-py"}
+"""Modules of extras, which may not be installed here -> the distribution that is listed for it."""
 TOOLS = {"import-linter", "mypy", "pytest-timeout", "pytest-xdist", "ruff"}
 """Run from the command line."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -58,7 +58,8 @@ def test_what_is_imported_is_listed() -> None:
     """
     extras = [text for texts in PROJECT["optional-dependencies"].values() for text in texts]
     product, everything = listed(*PROJECT["dependencies"]), listed(*PROJECT["dependencies"], *extras)
-    optional = listed(*(text for name in ("hub", "wandb", "mlflow") for text in PROJECT["optional-dependencies"][name]))
+    extra = PROJECT["optional-dependencies"]
+    optional = listed(*(text for name in ("hub", "wandb", "mlflow", "nvml") for text in extra[name]))
     for packages, allowed in ((PACKAGES, product | optional), (DEVELOPMENT, everything)):
         missing = {module: files for module, files in imported(packages).items() if not distributions(module) & allowed}
         assert not missing
