@@ -20,6 +20,7 @@ class Unit:
     param_bytes: int
     trainable_bytes: int
     buffer_bytes: int = 0
+    """Buffers, and the copies of trained weights that mixed precision computes with."""
     activation_bytes: int
     """Kept between forward and backward, per sample."""
     output_bytes: int

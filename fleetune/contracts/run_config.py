@@ -8,6 +8,7 @@ from pydantic import Field
 
 from fleetune.contracts.fleet import LAUNCHERS, PROCESS
 from fleetune.contracts.fleet_request import FleetRequest
+from fleetune.contracts.mixed_precision import HALF, check_mixed_precision, refuse_compression
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
 from fleetune.contracts.tracking import TrackingRequest
 from fleetune.errors import Refused
@@ -58,6 +59,9 @@ class ModelRequest:
     granularity: str = "block"
     """Size of a unit: `block` (a transformer or residual block) or `layer`."""
     precision: str = "float32"
+    mixed_precision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """`bf16`: forward, backward and frozen weights are bfloat16; trained weights, their gradients and optimizer state
+    stay float32. None: everything is `precision`."""
     revision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     """Branch, tag or commit on the hub; by default the main branch. The run record holds the resolved commit."""
 
@@ -65,6 +69,7 @@ class ModelRequest:
         one_of("model", "task", self.task, TASKS)
         one_of("model", "granularity", self.granularity, ("block", "layer"))
         one_of("model", "precision", self.precision, ("float32", "float64"))
+        check_mixed_precision(self.mixed_precision, self.precision)
         for pattern in self.freeze:
             try:
                 re.compile(pattern)
@@ -76,6 +81,11 @@ class ModelRequest:
             )
         if self.source is None and not (self.config or {}).get("model_type"):
             raise Refused("model: give source (a folder, a hub name, package:NAME) or config with a model_type")
+
+    @property
+    def compute(self) -> str:
+        """Name of the half type that forward and backward compute in; empty: they compute in `precision`."""
+        return HALF[self.mixed_precision] if self.mixed_precision else ""
 
 
 BUILT_IN = ("digits", "docstrings", "stdlib-sources")
@@ -372,6 +382,7 @@ class RunConfig:
         check_name("run", self.name)
         not_negative("run", seed=self.seed)
         self._check_local_data()
+        refuse_compression(self.model.mixed_precision, self.strategy.compresses)
         if self.strategy.compresses and not self.profile.codecs:
             object.__setattr__(self, "profile", replace(self.profile, codecs=True))
         if self.promote is None:

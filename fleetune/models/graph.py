@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from fleetune.contracts import json_io
+from fleetune.contracts.mixed_precision import HALF
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.models.operations import argument_from_json, argument_to_json, references
@@ -88,6 +89,7 @@ class _GraphRecord:
     inputs: dict[str, int]
     nodes: tuple[_NodeRecord, ...]
     units: tuple[GraphUnit, ...]
+    compute: Annotated[str, Field(exclude_if=lambda value: not value)] = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class Graph:
     """The node whose value goes into the loss."""
     nodes: tuple[Node, ...]
     units: tuple[GraphUnit, ...]
+    compute: str = ""
+    """The type that forward and backward compute in, such as bfloat16; empty: the weights' own."""
 
     def node(self, number: int) -> Node:
         """Return the node of that number (numbers need not be dense)."""
@@ -146,7 +150,14 @@ def graph_text(graph: Graph) -> str:
         for n in graph.nodes
     )
     return json_io.text(
-        _GraphRecord(batch=graph.batch, output=graph.output, inputs=graph.inputs, nodes=nodes, units=graph.units)
+        _GraphRecord(
+            batch=graph.batch,
+            output=graph.output,
+            inputs=graph.inputs,
+            nodes=nodes,
+            units=graph.units,
+            compute=graph.compute,
+        )
     )
 
 
@@ -165,13 +176,22 @@ def parse_graph(text: str | bytes, owner: str) -> Graph:
         )
         for n in plain.nodes
     )
-    graph = Graph(batch=plain.batch, inputs=plain.inputs, output=plain.output, nodes=nodes, units=plain.units)
+    graph = Graph(
+        batch=plain.batch,
+        inputs=plain.inputs,
+        output=plain.output,
+        nodes=nodes,
+        units=plain.units,
+        compute=plain.compute,
+    )
     _validate(graph, owner)
     return graph
 
 
 def _validate(graph: Graph, owner: str) -> None:
     """Refuse a graph whose nodes, units, inputs or output are inconsistent."""
+    if graph.compute not in ("", *HALF.values()):
+        raise Refused(f"{owner}: compute is {graph.compute!r}; allowed are {', '.join(HALF.values())}")
     known: set[int] = set()
     for node in graph.nodes:
         if node.kind not in KINDS:

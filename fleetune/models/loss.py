@@ -6,13 +6,16 @@ from torch.nn import functional
 
 from fleetune.contracts.input_spec import IGNORE_INDEX
 
+FLOAT32_BYTES = 4
+
 
 def loss_sum(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Tensor:
     """Return the summed cross entropy.
 
     logits [samples, classes] and labels [samples]; for causal-lm, logits [samples, tokens, vocabulary] and labels
-    [samples, tokens], where each token predicts the next.
+    [samples, tokens], where each token predicts the next. Logits in half precision are summed up in float32.
     """
+    logits = logits.float() if logits.element_size() < FLOAT32_BYTES else logits
     if task == "causal-lm":
         logits = logits[:, :-1].reshape(-1, logits.shape[-1])
         labels = labels[:, 1:].reshape(-1)

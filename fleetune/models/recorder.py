@@ -19,24 +19,29 @@ from torch.utils import _pytree as pytree
 
 from fleetune.errors import Refused
 from fleetune.models import graph as g
+from fleetune.models.compute_copies import computed_type, halved_parameters, in_type
 from fleetune.models.operations import SizeEvaluator, bind_argument, references
 from fleetune.models.recording import Recording, StandIn
 
 
-def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_names: set[str]) -> g.Graph:
+def record_model(
+    model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_names: set[str], compute: str = ""
+) -> g.Graph:
     """Record `model(**samples).logits` (or its first output); the model may live on the meta device.
 
-    samples: real tensors of at least 2 samples each, used for shapes and dtypes only. The returned graph has no units.
+    samples: real tensors of at least 2 samples each, used for shapes and dtypes only. compute: the graph's, in which
+    floating samples are recorded, too. The returned graph has no units.
     Refused for a model that cannot be recorded, naming the operation.
     """
     name = type(model).__name__
     environment = ShapeEnv()
     fake = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    inputs = {key: _fake_input(fake, value) for key, value in samples.items()}
+    dtype = computed_type(compute)
+    inputs = {key: _fake_input(fake, in_type(value, dtype)) for key, value in samples.items()}
     batch = str(next(iter(inputs.values())).shape[0].node.expr)
     try:
         recorder = Recording(model, leaf_names, environment, batch)
-        substitutes = _fake_state(model, fake, recorder)
+        substitutes = _fake_state(model, fake, recorder, dtype)
         for key, value in inputs.items():
             recorder.keep_input(key, value)
         with (
@@ -59,7 +64,7 @@ def record_model(model: nn.Module, samples: Mapping[str, torch.Tensor], leaf_nam
         ) from error
     if any(str(symbol) == batch for symbol in environment.replacements):
         raise Refused(f"model: {name} has no graph that holds for every batch size (it fixes the batch to one value)")
-    return _pruned(recorder, {output}, batch)
+    return _pruned(recorder, {output}, batch, compute)
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def record_call(
     recorder = Recording(module, leaf_names, environment, str(samples.node.expr))
     recorder.stand_ins = stand_ins
     try:
-        substitutes = _fake_state(module, fake, recorder)
+        substitutes = _fake_state(module, fake, recorder, computed_type(graph.compute))
         with fake:
             given = {number: _fake_value(graph, number, samples) for number in node.reads}
         args, kwargs = bind_argument((node.args, node.kwargs), given, SizeEvaluator(graph.batch), RECORDED_SAMPLES)
@@ -106,7 +111,7 @@ def record_call(
         raise
     except Exception as error:  # the model's own code may raise anything on symbolic shapes
         raise Refused(f"{type(error).__name__}: {_short(error)}") from error
-    return RecordedCall(_pruned(recorder, set(references(written)), str(samples.node.expr)), written)
+    return RecordedCall(_pruned(recorder, set(references(written)), str(samples.node.expr), graph.compute), written)
 
 
 RECORDED_SAMPLES = 4
@@ -128,15 +133,18 @@ def _fake_input(fake: FakeTensorMode, value: torch.Tensor) -> torch.Tensor:
     return fake.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
 
 
-def _fake_state(model: nn.Module, fake: FakeTensorMode, recorder: Recording) -> dict[str, torch.Tensor]:
-    """Return fake tensors for parameters and buffers by name, shared as in the model."""
+def _fake_state(
+    model: nn.Module, fake: FakeTensorMode, recorder: Recording, compute: torch.dtype | None
+) -> dict[str, torch.Tensor]:
+    """Return fake tensors for parameters and buffers by name, shared as in the model, parameters as they compute."""
+    halved = halved_parameters(model) if compute else ()
     stand_ins: dict[str, torch.Tensor] = {}
     made: dict[int, torch.Tensor] = {}
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     with fake:
         for name, tensor in named:
             if id(tensor) not in made:
-                empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+                empty = torch.empty(tensor.shape, dtype=compute if name in halved else tensor.dtype, device="cpu")
                 is_parameter = isinstance(tensor, nn.Parameter)
                 made[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
                 recorder.parameters[id(made[id(tensor)])] = name
@@ -165,14 +173,14 @@ def _custom_gradients_go_to(recorder: Recording) -> Iterator[None]:
         torch.autograd.Function.apply = original
 
 
-def _pruned(recorder: Recording, outputs: set[int], batch: str) -> g.Graph:
+def _pruned(recorder: Recording, outputs: set[int], batch: str, compute: str) -> g.Graph:
     """Return the graph without nodes that no output depends on; inputs stay. Its output is the last one."""
     live = set(outputs)
     for node in reversed(recorder.nodes):
         if node.id in live:
             live.update(node.reads)
     nodes = tuple(node for node in recorder.nodes if node.id in live or node.kind == g.INPUT)
-    return g.Graph(batch=batch, inputs=recorder.inputs, output=max(outputs), nodes=nodes, units=())
+    return g.Graph(batch=batch, inputs=recorder.inputs, output=max(outputs), nodes=nodes, units=(), compute=compute)
 
 
 def _short(error: Exception) -> str:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fleetune.linux import PEAK_RESIDENT, status_bytes
 from fleetune.models import graph as g
+from fleetune.models.compute_copies import ComputeCopies, computed_type, halved_parameters, in_type, place
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.operations import RUN_DEVICE, SizeEvaluator, bind_argument, references, torch_function
 from fleetune.models.randomness import PartDraws, RandomContext, ShardedDraws
@@ -19,6 +20,8 @@ from fleetune.models.units import crossing_values
 from fleetune.models.weights import WeightReader, assign_tensor
 
 Values = dict[int, torch.Tensor]
+PORTION_ELEMENTS = 1 << 24
+"""Elements of weights that are read at once where they are held in another type."""
 
 
 class _Operation(NamedTuple):
@@ -45,7 +48,8 @@ class SegmentRunner:
     """Consecutive units of a graph with their weights.
 
     `input_values`: values that must come in. `output_values`: values that cross the cut behind it (those that it only
-    passes on included), or the output. `parameters` and `buffers` are by the whole model's canonical names.
+    passes on included), or the output. `parameters` and `buffers` are by the whole model's canonical names. Whatever
+    changes parameters calls `drop_copies` before the next run.
     """
 
     def __init__(self, graph: g.Graph, units: tuple[str, ...], skeleton: nn.Module, device: torch.device) -> None:
@@ -92,6 +96,24 @@ class SegmentRunner:
         self.differentiates_inputs = first == 0
         for name, parameter in self.parameters.items():
             parameter.requires_grad_(name in parameters)
+        self.drop_copies()
+
+    def drop_copies(self) -> None:
+        """Let the next run compute with what the parameters are then."""
+        if self._copies is not None:
+            self._copies.drop()
+
+    def renew_copies(self) -> None:
+        """Make the copies of parameters that have changed."""
+        if self._copies is not None:
+            self._copies.drop()
+            self._copies.of(self.parameters)
+
+    def read_weights(self) -> Mapping[str, torch.Tensor]:
+        """Return the parameters as operations read them: the copies in half precision of those that have one."""
+        if self._copies is None:
+            return self.parameters
+        return {**self.parameters, **self._copies.of(self.parameters)}
 
     def load(self, weights: WeightReader, frozen: dict[str, torch.Tensor] | None = None) -> None:
         """Load this segment's tensors, and no others, onto its device.
@@ -103,10 +125,32 @@ class SegmentRunner:
         wanted = {canonical for canonical in self._owners if canonical in self.parameters or canonical in self.buffers}
         trained = {name for name, parameter in self.parameters.items() if parameter.requires_grad}
         found = {name: held[name] for name in wanted - trained if name in held}
-        for canonical, tensor in {**found, **weights.read(wanted - set(found))}.items():
-            self._put(canonical, tensor if canonical in found else tensor.to(self.device))
-            if canonical in self.parameters and not self.parameters[canonical].requires_grad:
-                held[canonical] = self.parameters[canonical].detach()
+        for canonical, tensor in found.items():
+            self._put(canonical, tensor)
+        for names in self._portions(wanted - set(found)):
+            for canonical, tensor in weights.read(names).items():
+                halved = self._copies is not None and canonical in self.parameters
+                dtype = self.parameters[canonical].dtype if halved else tensor.dtype
+                self._put(canonical, tensor.to(self.device, dtype))
+                if canonical in self.parameters and not self.parameters[canonical].requires_grad:
+                    held[canonical] = self.parameters[canonical].detach()
+            if self._copies is not None:
+                weights.forget()
+        self.drop_copies()
+
+    def _portions(self, names: set[str]) -> list[set[str]]:
+        """Return what is read at once: everything, or little if it is read in another type than it is held in."""
+        if self._copies is None:
+            return [names]
+        portions: list[set[str]] = []
+        room = 0
+        for name in sorted(names):
+            if room <= 0:
+                portions.append(set())
+                room = PORTION_ELEMENTS
+            portions[-1].add(name)
+            room -= (self.parameters[name] if name in self.parameters else self.buffers[name]).numel()
+        return portions
 
     def put(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Overwrite parameters and buffers of this segment in place; other names are ignored."""
@@ -116,6 +160,7 @@ class SegmentRunner:
                 target = held if held is not None else self.buffers.get(name)
                 if target is not None:
                     target.copy_(tensor.to(target.device))
+        self.drop_copies()
 
     def train(self, mode: bool = True) -> None:
         """Set training or evaluation mode."""
@@ -124,12 +169,14 @@ class SegmentRunner:
 
     def run(self, values: Mapping[int, torch.Tensor], samples: int, draws: RandomContext | None = None) -> Values:
         """Run the forward: node -> tensor in, node -> tensor out. samples: the number that this device holds."""
-        held: dict[int, Any] = dict(values)
+        held: dict[int, Any] = {number: self._as_computed(number, value) for number, value in values.items()}
+        read = self.read_weights()
         for number, name in self._attributes.items():
-            held[number] = self.parameters[name] if name in self.parameters else self.buffers[name]
+            held[number] = read[name] if name in read else self.buffers[name]
         part = draws is not None and samples != draws.samples
         sliced = ShardedDraws(draws, samples, self.graph.batch) if draws is not None and part else None
-        with sliced or nullcontext():
+        installed = self._copies.installed(self.parameters) if self._copies is not None else nullcontext()
+        with installed, sliced or nullcontext():
             for unit, operations in self._program:
                 if draws is not None:
                     draws.seed_unit(unit)
@@ -137,6 +184,12 @@ class SegmentRunner:
                 with torch.no_grad() if unit in self._without_graph else nullcontext():
                     self._run_unit(operations, held, samples, parts)
         return {number: held[number] for number in self.output_values}
+
+    def _as_computed(self, number: int, value: torch.Tensor) -> torch.Tensor:
+        """Return an input of the graph, such as pixels, in the type that it was recorded in."""
+        is_input = self._copies is not None and self.graph.node(number).kind == g.INPUT
+        converted: torch.Tensor = in_type(value, computed_type(self.graph.compute)) if is_input else value
+        return converted
 
     def _run_unit(
         self, operations: list[_Operation], held: dict[int, Any], samples: int, parts: PartDraws | None
@@ -199,6 +252,9 @@ class SegmentRunner:
             else:
                 self.buffers[name] = tensor
         self._attributes = {number: canonical[name] for number, name in self._attributes.items()}
+        dtype = computed_type(self.graph.compute)
+        places = {n: [place(m, inner) for m, inner in self._owners[n]] for n in self.parameters} if dtype else {}
+        self._copies = ComputeCopies(dtype, halved_parameters(skeleton), places) if dtype else None
 
     def _put(self, name: str, tensor: torch.Tensor) -> None:
         if name in self.parameters:

@@ -17,6 +17,7 @@ from transformers import (
 
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
+from fleetune.models.compute_copies import computed_type, halved_parameters
 from fleetune.models.experts import use_recordable_experts
 from fleetune.models.source import source_folder, weight_files
 from fleetune.models.weights import available_names
@@ -45,7 +46,10 @@ def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrained
 
 
 def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
-    """Return the model to train, adapters included, on the meta device; requires_grad marks trained parameters."""
+    """Return the model to train, adapters included, on the meta device, with the types that its weights are held in.
+
+    requires_grad marks trained parameters.
+    """
     base = base_skeleton(config, request)
     model: nn.Module = base
     if request.lora is not None:
@@ -59,6 +63,11 @@ def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
             parameter.requires_grad_(False)
     if not any(p.requires_grad for p in model.parameters()):
         raise Refused("model: freeze leaves nothing to train; let at least one parameter move")
+    dtype = computed_type(request.compute)
+    if dtype is not None:
+        parameters, halved = dict(model.named_parameters()), halved_parameters(model)
+        for frozen in (parameters[name] for name in halved if not parameters[name].requires_grad):
+            frozen.data = frozen.data.to(dtype)
     return model.train()
 
 

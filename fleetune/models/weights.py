@@ -46,6 +46,7 @@ class WeightReader:
         self._base = base
         self._start = start
         self._files = weight_files(folder) if folder is not None else ()
+        self._loaded: set[str] = set()
 
     def read(self, names: Collection[str]) -> dict[str, torch.Tensor]:
         """Return tensors by name, on the CPU; Refused if no file holds one. Nothing else is read into memory."""
@@ -55,11 +56,20 @@ class WeightReader:
         wanted = {base_name(name): name for name in names if name not in kept}
         if wanted:
             loaded = load_pretrained(self._base, self._files, set(wanted))
+            self._loaded.update(loaded)
             found.update({wanted[name]: tensor for name, tensor in loaded.items()})
         missing = sorted(set(names) - set(found))
         if missing:
             raise Refused(f"model: no file holds {missing[0]} (and {len(missing) - 1} more); the folder is incomplete")
         return found
+
+    def forget(self) -> None:
+        """Let go of what was read of the pretrained folder, so that converted tensors are held without their source."""
+        for name, parameter in list(self._base.named_parameters(remove_duplicate=False)):
+            if name in self._loaded:
+                assign_tensor(self._base, name, torch.empty_like(parameter, device="meta"))
+        self._loaded.clear()
+        self._base.tie_weights()
 
 
 def load_pretrained(base: PreTrainedModel, files: Collection[Path], wanted: set[str]) -> dict[str, torch.Tensor]:

@@ -82,7 +82,7 @@ def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     module = skeleton(config, task.model)
     rows = prepared.rows("train", [index % prepared.size("train") for index in range(RECORDED_SAMPLES)])
     samples = {name: torch.from_numpy(array) for name, array in rows.items() if name != "labels"}
-    graph = record_units(module, samples, task.model.granularity, task.note)
+    graph = record_units(module, samples, task.model.granularity, task.note, task.model.compute)
     task.model_folder.mkdir(parents=True, exist_ok=True)
     (task.model_folder / "graph.json").write_text(graph_text(graph), encoding="utf-8")
     config.save_pretrained(task.model_folder / "model")

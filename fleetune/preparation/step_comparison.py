@@ -22,9 +22,10 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.formatting import gigabytes
+from fleetune.models.compute_copies import computed_type, computing_in, in_type
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
-from fleetune.models.loss import count_targets, loss_sum
+from fleetune.models.loss import FLOAT32_BYTES, count_targets, loss_sum
 from fleetune.models.segment import SegmentRunner, without_device
 from fleetune.models.skeleton import saved_configuration
 from fleetune.preparation.packing_check import check_packing
@@ -86,7 +87,8 @@ def needed_bytes(module: nn.Module) -> int:
     """Free memory that a comparison of this model needs, in bytes."""
     trained = [p for p in module.parameters() if p.requires_grad]
     held = (*module.parameters(), *module.buffers(), *trained, *trained)
-    return int(HEADROOM * sum(t.numel() * t.element_size() for t in held))
+    sizes = (max(t.element_size(), FLOAT32_BYTES) if t.is_floating_point() else t.element_size() for t in held)
+    return int(HEADROOM * sum(t.numel() * size for t, size in zip(held, sizes, strict=True)))
 
 
 def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> None:
@@ -98,7 +100,7 @@ def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> None:
     pair = _Pair(graph, model.train())
     with torch.random.fork_rng(devices=[]):
         own = pair.step(samples)
-        _check_loss(pair.own_loss(samples), own[LOSS], samples)
+        _check_loss(pair.own_loss(samples), samples)
         distances = _distances(pair.step(samples, recorded=True), own)
         if not any(distances.values()):
             return
@@ -124,7 +126,11 @@ class _Pair:
         self._model.zero_grad(set_to_none=True)
         kept = self._buffers()
         torch.manual_seed(samples.seed)
-        output = self._recorded(samples) if recorded else self._own(samples)
+        if recorded:
+            output = self._recorded(samples)
+        else:
+            with computing_in(self._model, self._segment.graph.compute):
+                output = self._own(samples)
         loss = loss_sum(output, samples.labels, samples.task)
         if loss.requires_grad:
             (loss / max(1, count_targets(samples.labels.numpy(), samples.task))).backward()
@@ -135,8 +141,10 @@ class _Pair:
         self._put_back(kept)
         return found
 
-    def own_loss(self, samples: Samples) -> float | None:
-        """Return the loss that the model computes by itself when it is given labels; None if it computes none."""
+    def own_loss(self, samples: Samples) -> tuple[float, torch.Tensor] | None:
+        """Return the loss that the model computes by itself when it is given labels, and the task's summed loss of its
+        output, both in the weights' own type; None if it computes none.
+        """
         kept = self._buffers()
         torch.manual_seed(samples.seed)
         try:
@@ -147,7 +155,9 @@ class _Pair:
         finally:
             self._put_back(kept)
         loss = getattr(result, "loss", None)
-        return float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not hasattr(result, "logits"):
+            return None
+        return float(loss), loss_sum(result.logits, samples.labels, samples.task)
 
     def _buffers(self) -> Tensors:
         return {name: buffer.clone() for name, buffer in self._model.named_buffers()}
@@ -158,20 +168,23 @@ class _Pair:
                 buffer.copy_(buffers[name])
 
     def _own(self, samples: Samples) -> torch.Tensor:
-        result: Any = self._model(**samples.inputs)
+        dtype = computed_type(self._segment.graph.compute)
+        result: Any = self._model(**{name: in_type(value, dtype) for name, value in samples.inputs.items()})
         output: torch.Tensor = result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0]
         return output
 
     def _recorded(self, samples: Samples) -> torch.Tensor:
         graph = self._segment.graph
         values = {number: samples.inputs[name] for name, number in graph.inputs.items()}
+        self._segment.drop_copies()
         return self._segment.run(values, len(samples.labels))[graph.output]
 
 
-def _check_loss(own: float | None, summed: torch.Tensor, samples: Samples) -> None:
+def _check_loss(found: tuple[float, torch.Tensor] | None, samples: Samples) -> None:
     """Refuse a model whose own loss is not the task's, such as one with an auxiliary term."""
-    if own is None:
+    if found is None:
         return
+    own, summed = found
     mean = float(summed) / max(1, count_targets(samples.labels.numpy(), samples.task))
     if abs(own - mean) > FACTOR * torch.finfo(summed.dtype).eps * abs(mean):
         raise Refused(

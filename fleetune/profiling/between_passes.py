@@ -64,32 +64,50 @@ class MessageWait:
 
 
 def update_times(
-    units: Sequence[Shapes], optimizer: str, momentum: float, like: torch.Tensor, settings: TimingSettings
+    units: Sequence[Shapes],
+    optimizer: str,
+    momentum: float,
+    like: torch.Tensor,
+    settings: TimingSettings,
+    half: torch.dtype | None = None,
 ) -> list[float]:
     """Return the seconds of an optimizer step, and of the norms of its gradients, of each unit.
 
-    like: an element of the parameters' device and type. Units with equal tensors are measured once, on tensors of their
-    own, one unit at a time.
+    like: an element of the parameters' device and type. half: the type of the copies that are made after the step;
+    None: there are none. Units with equal tensors are measured once, on tensors of their own, one unit at a time.
     """
     known: dict[Shapes, float] = {(): 0.0}
     for shapes in units:
         if shapes not in known:
-            known[shapes] = _update_s(shapes, optimizer, momentum, like, settings)
+            known[shapes] = _update_s(shapes, optimizer, momentum, like, settings, half)
     return [known[shapes] for shapes in units]
 
 
-def _update_s(shapes: Shapes, optimizer: str, momentum: float, like: torch.Tensor, settings: TimingSettings) -> float:
+def _update_s(
+    shapes: Shapes,
+    optimizer: str,
+    momentum: float,
+    like: torch.Tensor,
+    settings: TimingSettings,
+    half: torch.dtype | None,
+) -> float:
     """Return the median of steps after one that makes the optimizer's state, tensor by tensor where they are large."""
     small = [size for size in shapes if size <= MOST_ELEMENTS]
-    total_s = _step_s(small, optimizer, momentum, like, settings) if small else 0.0
+    total_s = _step_s(small, optimizer, momentum, like, settings, half) if small else 0.0
     if len(small) < len(shapes):
         large = sum(size for size in shapes if size > MOST_ELEMENTS)
-        total_s += _step_s([MOST_ELEMENTS], optimizer, momentum, like, settings) * large / MOST_ELEMENTS
+        whole_s = _step_s([MOST_ELEMENTS], optimizer, momentum, like, settings, half)
+        total_s += whole_s * large / MOST_ELEMENTS
     return total_s
 
 
 def _step_s(
-    sizes: Sequence[int], optimizer: str, momentum: float, like: torch.Tensor, settings: TimingSettings
+    sizes: Sequence[int],
+    optimizer: str,
+    momentum: float,
+    like: torch.Tensor,
+    settings: TimingSettings,
+    half: torch.dtype | None,
 ) -> float:
     parameters = [nn.Parameter(like.new_ones(size)) for size in sizes]
     for parameter in parameters:
@@ -104,5 +122,7 @@ def _step_s(
         start = read_clock(settings)
         torch._foreach_norm([each.grad for each in parameters if each.grad is not None])
         made.step()
+        copies = [each.to(half) for each in parameters] if half is not None else []
         taken_s.append(elapsed_s(start, settings))
+        copies.clear()
     return statistics.median(taken_s[1:])

@@ -26,6 +26,7 @@ from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.linux import resident_bytes
 from fleetune.models.attention_heads import attention_heads, find_blocks
+from fleetune.models.compute_copies import computed_type, copy_bytes
 from fleetune.models.gates import gate_segment
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
@@ -147,7 +148,9 @@ def _measure(task: MeasureTask) -> None:
         runtime_bytes += workspace.bytes
     dtype = getattr(torch, task.model.precision)
     shapes = _trained_shapes(graph, module)
-    updates_s = update_times(shapes, task.optimizer, task.momentum, torch.ones(1, dtype=dtype, device=device), settings)
+    like = torch.ones(1, dtype=dtype, device=device)
+    half = computed_type(graph.compute)
+    updates_s = update_times(shapes, task.optimizer, task.momentum, like, settings, half)
     answer = DeviceMeasurement(
         runtime_bytes=runtime_bytes,
         profiling_s=profiling_s,
@@ -155,7 +158,7 @@ def _measure(task: MeasureTask) -> None:
             replace(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes), update_s=update_s)
             for unit, update_s in zip(graph.units, updates_s, strict=True)
         ),
-        codecs=codec_times(device, settings, dtype) if task.codecs else (),
+        codecs=codec_times(device, settings, half or dtype) if task.codecs else (),
         stretch=statistics.median(log.stretches),
         spread=spread_of(log.relative),
         message_wait_s=wait.mean_s,
@@ -245,10 +248,12 @@ def _trained_shapes(graph: Graph, module: nn.Module) -> list[Shapes]:
 
 
 def _held_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
-    """unit -> bytes of weights, buffers and gradients of trained weights."""
+    """unit -> bytes of weights and their copies, buffers and gradients of trained weights."""
+    copies = copy_bytes(module, graph.compute)
     sizes = {n: t.numel() * t.element_size() * (1 + t.requires_grad) for n, t in module.named_parameters()}
     sizes |= {n: t.numel() * t.element_size() for n, t in module.named_buffers()}
-    return {unit: sum(sizes[name] for name in names) for unit, names in state_by_unit(graph, module).items()}
+    units = state_by_unit(graph, module)
+    return {unit: sum(sizes[name] + copies.get(name, 0) for name in names) for unit, names in units.items()}
 
 
 def _send(event: dict[str, object]) -> None:

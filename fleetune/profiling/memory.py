@@ -11,6 +11,7 @@ from fleetune.formatting import gigabytes
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.linux import reset_peak, resident_bytes, trim_heap
+from fleetune.models.compute_copies import copy_bytes
 from fleetune.models.graph import Graph
 from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input, peak_memory_bytes
 from fleetune.models.units import state_by_unit
@@ -29,7 +30,7 @@ class UnitMemory:
     """Memory that measuring one unit needs."""
 
     state_bytes: int
-    """Weights and buffers, plus gradients of the same size."""
+    """Weights and buffers, plus gradients of the same size, and copies of weights in half precision."""
     kept_bytes: int
     """Bytes kept from forward to backward, independent of the batch size."""
     sample_bytes: int
@@ -45,7 +46,11 @@ class UnitMemory:
 def unit_memory(graph: Graph, skeleton: nn.Module) -> dict[str, UnitMemory]:
     """unit -> need, in order: counted on tensors without data. `skeleton` is the whole model on the meta device."""
     sizes = {n: t.numel() * t.element_size() for n, t in (*skeleton.named_parameters(), *skeleton.named_buffers())}
-    state = {unit: 2 * sum(sizes[n] for n in names) for unit, names in state_by_unit(graph, skeleton).items()}
+    copies = copy_bytes(skeleton, graph.compute)
+    state = {
+        unit: sum(2 * sizes[n] + copies.get(n, 0) for n in names)
+        for unit, names in state_by_unit(graph, skeleton).items()
+    }
     few, given_few = _activations(graph, skeleton, META_SAMPLES)
     many, given_many = _activations(graph, skeleton, MANY)
     made = {}

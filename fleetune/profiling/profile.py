@@ -15,6 +15,7 @@ from fleetune.contracts.fleet import DOCKER, Device
 from fleetune.contracts.link_codecs import ELEMENT_BYTES
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.errors import Refused
+from fleetune.models.compute_copies import copy_bytes
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.segment import run_on_meta
 from fleetune.models.skeleton import saved_configuration, skeleton
@@ -151,6 +152,7 @@ def unit_sizes(
     """
     parameters, buffers = dict(skeleton.named_parameters()), dict(skeleton.named_buffers())
     state, tied = state_by_unit(graph, skeleton), tied_parameters_by_unit(graph, skeleton)
+    copies = copy_bytes(skeleton, graph.compute)
     made = []
     for index, unit in enumerate(graph.units):
         held = [parameters[n] for n in state[unit.name] if n in parameters]
@@ -160,7 +162,7 @@ def unit_sizes(
                 name=unit.name,
                 param_bytes=sum(_bytes(p) for p in held),
                 trainable_bytes=sum(_bytes(p) for p in held if p.requires_grad),
-                buffer_bytes=sum(_bytes(buffers[n]) for n in state[unit.name] if n in buffers),
+                buffer_bytes=sum(_bytes(buffers[n]) if n in buffers else copies.get(n, 0) for n in state[unit.name]),
                 activation_bytes=activation_bytes[index],
                 output_bytes=sum(_value_bytes(graph, n, micro_batch_samples) for n in crossing_now),
                 gradient_bytes=sum(

@@ -260,7 +260,8 @@ def run_tracking_saved(segment: SegmentRunner, inputs: Values, size: int) -> tup
 
     Works on meta tensors, too.
     """
-    weights = {p.untyped_storage()._cdata for p in segment.parameters.values()}
+    held = (*segment.parameters.values(), *segment.read_weights().values())
+    weights = {p.untyped_storage()._cdata for p in held}
     kept: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:

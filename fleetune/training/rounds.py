@@ -109,6 +109,7 @@ class RoundRunner:
         """Step the parameters with gradients times their lane's scale, and keep the round's batch statistics."""
         for seat in self._context.seats.values():
             seat.optimizer.step(round, scales[seat.seat.lane.name])
+            seat.runner.renew_copies()
             seat.statistics.commit()
         if self._context.collector is not None:
             self._context.collector.commit(round, next(iter(scales.values())))
@@ -126,6 +127,8 @@ class RoundRunner:
                 self._context.exchange.on_progress()
         if self._context.averager is not None:
             self._context.averager.end()
+        for seat in self._context.seats.values():
+            seat.runner.drop_copies()
         return list(_joined(self._result.rows))
 
     def _receive(self, step: Step) -> None:

@@ -13,6 +13,7 @@ from fleetune.contracts.run_config import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
+from tests.training.plain_half import compute_in_half
 from tests.training.runs import Prepared
 from tests.training.unsplit_training import Control, Order, train_unsplit
 
@@ -99,7 +100,10 @@ class Controls:
     def _trained(self, order: Order) -> Control:
         ready = self._ready
         data = PreparedData(ready.folders.data)
-        return train_unsplit(whole_model(ready), data, self._training, ready.seed, ready.units, order)
+        model = whole_model(ready)
+        if ready.model.mixed_precision is not None:
+            model = compute_in_half(model)
+        return train_unsplit(model, data, self._training, ready.seed, ready.units, order)
 
 
 def has_batch_norm(ready: Prepared) -> bool:

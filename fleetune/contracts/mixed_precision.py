@@ -1,0 +1,33 @@
+"""Mixed precision: a half type that forward and backward compute in, beside float32 weights that are trained."""
+
+from fleetune.contracts.record import one_of
+from fleetune.errors import Refused
+
+HALF = {"bf16": "bfloat16"}
+"""Name of a mixed precision -> torch's name of the type that it computes in."""
+
+
+def check_mixed_precision(mixed_precision: str | None, precision: str) -> None:
+    """Refuse a mixed precision that is unknown, not built, or contradicts the precision of the weights."""
+    if mixed_precision is None:
+        return
+    if mixed_precision == "fp16":
+        raise Refused(
+            "model: mixed_precision fp16 needs a scaled loss, or small gradients become zero, and that is not built; "
+            "give bf16, which has the range of float32, or leave mixed_precision out"
+        )
+    one_of("model", "mixed_precision", mixed_precision, tuple(HALF))
+    if precision != "float32":
+        raise Refused(
+            f"model: mixed_precision {mixed_precision} trains float32 weights, but precision is {precision}; leave one "
+            "of the two out"
+        )
+
+
+def refuse_compression(mixed_precision: str | None, compresses: bool) -> None:
+    """Refuse compressed links, whose ratios and sizes are those of float32."""
+    if mixed_precision is not None and compresses:
+        raise Refused(
+            f"model: mixed_precision {mixed_precision} sends half the bytes already, and compression is built for "
+            "float32; leave one of the two out"
+        )

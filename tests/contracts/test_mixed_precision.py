@@ -1,0 +1,42 @@
+"""The settings of mixed precision, and what does not go with it."""
+
+import pytest
+
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, StrategyRequest, TrainingRequest
+from fleetune.errors import Refused
+
+MODEL = {"model_type": "bert"}
+
+
+def model(**changes: str) -> ModelRequest:
+    """Return a model in bf16."""
+    return ModelRequest(**{"task": "causal-lm", "config": MODEL, "mixed_precision": "bf16", **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mixed_precision": "fp16"}, "fp16 needs a scaled loss.*give bf16"),
+        ({"mixed_precision": "int8"}, "mixed_precision.*bf16"),
+        ({"precision": "float64"}, "precision is float64"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_in_words(changes: dict[str, str], said: str) -> None:
+    """A type that is not built, an unknown one, and float64 weights are refused with what to give instead."""
+    with pytest.raises(Refused, match=said):
+        model(**changes)
+
+
+def test_compressed_links_are_refused() -> None:
+    """Codecs and their forecast are made for elements of 4 bytes."""
+    strategy = StrategyRequest(name="fusionllm", options={"compression_ratio": 10.0})
+    data, training = DataRequest(source="stdlib-sources"), TrainingRequest(rounds=1)
+    with pytest.raises(Refused, match="half the bytes already"):
+        RunConfig(name="a", model=model(), data=data, training=training, strategy=strategy)
+
+
+def test_models_without_it_keep_their_keys() -> None:
+    """A request that does not ask for it is written as before, so that stored results are found again."""
+    assert "mixed_precision" not in json_io.text(ModelRequest(task="causal-lm", config=MODEL))
+    assert "bf16" in json_io.text(model())

@@ -1,0 +1,33 @@
+"""Mixed precision in plain PyTorch: each forward of an unsplit model calls it with its parameters cast to bfloat16.
+
+The parameters stay float32. Autograd casts their gradients back and sums micro-batches up in float32. Nothing of the
+library is used.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+HALF = torch.bfloat16
+
+
+def compute_in_half(model: nn.Module) -> nn.Module:
+    """Let a model compute in bfloat16, but for its batch norms' parameters; it returns float32 logits."""
+    whole = model.forward
+    kept = {id(p) for module in model.modules() if isinstance(module, _BatchNorm) for p in module.parameters()}
+
+    def forward(**inputs: torch.Tensor) -> Any:
+        cast = {name: p.to(HALF) for name, p in model.named_parameters() if id(p) not in kept}
+        given = {name: value.to(HALF) if value.is_floating_point() else value for name, value in inputs.items()}
+        model.forward = whole
+        try:
+            return SimpleNamespace(logits=functional_call(model, cast, kwargs=given).logits.float())
+        finally:
+            model.forward = forward
+
+    model.forward = forward
+    return model
