@@ -56,7 +56,7 @@ def recorded(family: Family, folder: Path, granularity: str = "block", **changes
     labels = () if family.task == LANGUAGE else LABELS
     config = configuration(request, labels)
     module = skeleton(config, request)
-    made = record_units(module, batch(family, RECORDED), granularity)
+    made = record_units(module, batch(family, RECORDED), granularity, compute=request.compute)
     graph = parse_graph(graph_text(made), "graph.json")
     write_init_weights(config, request, 3, folder / "start.safetensors")
     return Recorded(request, graph, folder / "start.safetensors", labels)

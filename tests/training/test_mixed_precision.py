@@ -1,9 +1,9 @@
 """Mixed precision: a partitioned model that computes in bfloat16 trains like the unsplit one in plain PyTorch.
 
 The plain loop (`plain_half`) casts float32 parameters to bfloat16 in each forward, and sums gradients and steps in
-float32. Cuts and micro-batches change no addition, so all bits agree. Shards of a micro-batch round their gradients to
-bfloat16 one by one: results agree within BF16, or within FACTOR times what another order of samples changes (see
-control_comparison).
+float32. All bits agree where a cut changes no addition. Where it does (gradients of what several operations behind the
+cut read, and of shared weights) the sums are rounded to bfloat16, whose step is 2^-8: results agree within BF16. Shards
+of a micro-batch round their gradients one by one, as a plain loop over the same shards does.
 """
 
 from pathlib import Path
@@ -14,13 +14,14 @@ import torch
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from tests.data.chat_samples import CHATML, chats
 from tests.data.samples import json_lines
-from tests.training.control_comparison import whole_model
+from tests.training.control_comparison import FP32, beside_control, whole_model
 from tests.training.model_families import BY_NAME, FAMILIES, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_chats import QWEN3
-from tests.training.test_control import compared, request
+from tests.training.test_control import UNEVEN, compared, cut_run, request
 
 BF16 = 5e-3
+"""Relative; 2.7e-3 was measured after four rounds of AdamW (Llama), 9e-4 for shards."""
 LORA = Lora(r=4, alpha=8, dropout=0.1, targets=("q_proj", "v_proj"))
 
 
@@ -42,31 +43,48 @@ def chats_ready(folder: Path, **changes: object) -> Prepared:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [f.name for f in FAMILIES])
 def test_a_pipeline_computes_in_bfloat16_as_the_unsplit_model(name: str, tmp_path: Path) -> None:
-    """A model cut in the middle agrees in every bit with the plain loop; GPT-2's shared weight is added up in another
-    order.
+    """A model cut in the middle agrees in every bit with the plain loop.
+
+    GPT-2's shared weight, and the gradients of what several operations behind a cut of Llama read, are added up in
+    another order.
     """
     ready = ready_for(name, tmp_path)
     found = compared(ready, [len(ready.units) // 2], [[8], [8]], request(rounds=4, clip_norm=0.5), tmp_path)
-    assert found.bitwise or (name == "gpt2" and found.within(BF16)), found.found
+    assert found.bitwise or (name in ("gpt2", "llama") and found.within(BF16)), found.found
 
 
 @pytest.mark.slow
-def test_cuts_inside_blocks_change_no_bit(tmp_path: Path) -> None:
-    """A Qwen3 that is cut inside both of its blocks, with adapters on a frozen base, agrees in every bit."""
+def test_cuts_inside_blocks_change_rounding_alone(tmp_path: Path) -> None:
+    """A Qwen3 that is cut inside both of its blocks, with adapters on a frozen base, agrees within the rounding of
+    bfloat16.
+    """
     ready = chats_ready(tmp_path, granularity="layer", lora=LORA)
     cuts = [next(k for k, unit in enumerate(ready.units) if part in unit) for part in ("0.self_attn.v", "1.mlp.up")]
     found = compared(ready, cuts, [[8], [8], [8]], request(rounds=3, learning_rate=1e-2), tmp_path)
-    assert found.bitwise, found.found
+    assert found.within(BF16), found.found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapters", [False, True], ids=["whole", "adapters"])
-def test_groups_that_share_samples_train_as_the_unsplit_model(adapters: bool, tmp_path: Path) -> None:
-    """3 + 5 samples on two devices, then 8 on one, agree within the rounding of bfloat16."""
-    ready = chats_ready(tmp_path, lora=LORA if adapters else None)
+def test_shards_round_their_gradients_one_by_one(tmp_path: Path) -> None:
+    """A round of 3 + 5 samples on the two devices of both segments agrees with a plain loop over the same shards but
+    for the order of float32 sums.
+    """
+    ready = chats_ready(tmp_path)
+    training = request(rounds=1, optimizer="sgd", learning_rate=1e-1)
+    run = cut_run(ready, plan(ready.units, [len(ready.units) // 2], [[3, 5], [3, 5]]), training, tmp_path)
+    found = beside_control(ready, run, training, UNEVEN).found
+    assert max(found.loss, found.tensor) < FP32, found
+
+
+@pytest.mark.slow
+def test_groups_that_share_samples_train_as_the_unsplit_model(tmp_path: Path) -> None:
+    """Adapters with dropout on 3 + 5 samples, then on 8, agree with whole micro-batches within the rounding of
+    bfloat16.
+    """
+    ready = chats_ready(tmp_path, lora=LORA)
     training = request(rounds=3, optimizer="sgd", learning_rate=1e-1)
     found = compared(ready, [len(ready.units) // 2], [[3, 5], [8]], training, tmp_path)
-    assert found.within(BF16), (found.found, found.floor())
+    assert found.within(BF16), found.found
 
 
 @pytest.mark.slow
