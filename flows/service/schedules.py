@@ -11,7 +11,7 @@ from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, Inter
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
-from fleetune.contracts.run_config import Schedule
+from fleetune.contracts.schedule import Schedule
 from fleetune.errors import Refused
 from flows import configs, yaml_file
 from stages.catalog import PLAN

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.run_config import SCORES, TASKS, PromotionRequest, RunConfig, Schedule
+from fleetune.contracts.run_config import SCORES, TASKS, PromotionRequest, RunConfig
+from fleetune.contracts.schedule import Schedule
 from fleetune.errors import Refused
 from stages.catalog import STAGES, config_slice
 
