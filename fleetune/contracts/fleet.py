@@ -177,6 +177,8 @@ class Device:
     """Compute threads, the same for profiling and training; never more than `cores`."""
     accelerator: str = "cpu"
     """Torch device of the tensors: `cpu` or `cuda:N`."""
+    accelerator_name: Annotated[str, Field(exclude_if=lambda value: not value)] = ""
+    """Name of the GPU, as torch says it; empty for a CPU and in fleets of older versions."""
     launcher: str = PROCESS
     engine: Annotated[str, Field(exclude_if=lambda value: value == LOCAL)] = LOCAL
     """Name of the engine that runs the device's containers."""

@@ -57,6 +57,7 @@ def build_devices(request: FleetRequest, facts: Mapping[str, MachineFacts]) -> t
                 cores=cores,
                 threads=counts[requested.name],
                 accelerator=target.accelerator,
+                accelerator_name=_name(target.accelerator, found),
                 launcher=requested.launcher,
                 engine=requested.engine,
                 emulated=emulated,
@@ -122,6 +123,11 @@ def _compute_targets(request: FleetRequest, facts: Mapping[str, MachineFacts]) -
             accelerator=accelerator, machine=found.machine, memory_bytes=_memory_bytes(requested, accelerator, found)
         )
     return targets
+
+
+def _name(accelerator: str, found: MachineFacts) -> str:
+    names = {f"cuda:{index}": each.name for index, each in enumerate(found.accelerators)}
+    return names.get(accelerator, "")
 
 
 def _memory_bytes(requested: DeviceRequest, accelerator: str, found: MachineFacts) -> int:

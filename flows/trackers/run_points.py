@@ -5,14 +5,17 @@ from datetime import datetime
 from pathlib import Path
 
 from fleetune.contracts import json_io
+from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import EvaluationMetrics, RoundMetrics, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
 from fleetune.store import RunRecord, StageRecord, Store
 from flows.run_pages.run_content import COMMITS
 from flows.trackers.commit_times import CommitTimes
 from flows.trackers.growing_file import GrowingFile
 from flows.trackers.points import Point
 from flows.trackers.round_sizes import RoundSizes
+from flows.trackers.utilization import round_at_peak_s
 from stages.catalog import EVALUATE, TRAIN
 
 EVENTS = "events.jsonl"
@@ -47,6 +50,7 @@ class RunPoints:
         self._store, self._record = store, record
         self._source: _Source | None = None
         self._sizes: RoundSizes | None = None
+        self._at_peak_s: float | None = None
         self._made: dict[int, tuple[_Measured, Point]] = {}
         """Round -> its point, and what that was made of."""
 
@@ -80,7 +84,7 @@ class RunPoints:
         while rounds and source.trained is None and not over and rounds[-1].round not in times.at_s:
             rounds.pop()
         if rounds and self._sizes is None:
-            self._sizes = self._sizes_of(run)
+            self._look_up(run)
         found = []
         for one in rounds:
             measured = (one, times.at_s.get(one.round, started_s), times.took_s.get(one.round))
@@ -104,11 +108,18 @@ class RunPoints:
             tokens = sizes.tokens(one.round)
             if tokens is not None:
                 values["train/tokens_per_s"] = tokens / took_s
+            if self._at_peak_s is not None and (resumed_from is None or one.round < resumed_from):
+                values["train/mfu"] = self._at_peak_s / took_s
         return Point(step=one.round, at_s=at_s, values=values)
 
-    def _sizes_of(self, run: RunRecord) -> RoundSizes:
-        plan = json_io.read(PlanResult, self._store.folder("plan", run.outputs["plan"]) / "plan.json").plan
-        return RoundSizes(plan, self._store.folder("data", run.outputs["data"]), run.seed)
+    def _look_up(self, run: RunRecord) -> None:
+        """Read what rates are computed by: the plan, its data, and the peaks of its devices."""
+        folders = {kind: self._store.folder(kind, run.outputs[kind]) for kind in ("plan", "data", "fleet", "profile")}
+        plan = json_io.read(PlanResult, folders["plan"] / "plan.json").plan
+        self._sizes = RoundSizes(plan, folders["data"], run.seed)
+        fleet = json_io.read(Fleet, folders["fleet"] / "fleet.json")
+        profile = json_io.read(Profile, folders["profile"] / "profile.json")
+        self._at_peak_s = round_at_peak_s(fleet, profile, plan, run.config.model.precision)
 
     def _of_evaluation(self, run: RunRecord, rounds: int) -> list[Point]:
         stage = _stage(run, EVALUATE.name)

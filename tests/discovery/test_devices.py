@@ -65,6 +65,7 @@ def test_automatic_devices_take_the_gpus_in_turn() -> None:
     """Three devices take two GPUs in turn and share the memory of the shared one."""
     request = fleet(asked("a"), asked("b"), asked("c"), asked("d", "cpu"))
     found = build_devices(request, {name: facts(accelerators=(GPU, GPU)) for name in "abcd"})
+    assert [d.accelerator_name for d in found] == [GPU.name, GPU.name, GPU.name, ""]
     assert [(d.accelerator, d.memory_bytes) for d in found] == [
         ("cuda:0", 40),
         ("cuda:1", 80),

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from fleetune.contracts import json_io
+from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import RoundMetrics
-from fleetune.contracts.run_config import RunConfig
 from fleetune.data.prepared_data import INFO, MASK, POSITIONS, ArrayInfo, DataInfo, SplitInfo, create_arrays
 from fleetune.monitoring import EventLog
 from fleetune.store import RunRecord, StageRecord, Store
@@ -25,7 +25,7 @@ LENGTHS = (5, 3, 4)
 class TrainingRun:
     """A run whose stage `train` has begun, on the plan of `content()`: 24 samples a round, on one lane."""
 
-    def __init__(self, root: Path, packed: bool = False, changed: RunConfig | None = None) -> None:
+    def __init__(self, root: Path, packed: bool = False, fleet: Fleet | None = None) -> None:
         self.store = Store(root)
         self.made = content()
         self.work = self.store.work(KEY)
@@ -36,9 +36,15 @@ class TrainingRun:
             "plan": self.store.put("plan", folder(self.store, "plan", files["plan"]), stage_key=KEY, inputs={}),
             "data": self.store.put("data", data, stage_key=KEY, inputs={}),
         }
+        for kind, text in (
+            ("fleet", json_io.text(fleet or self.made.fleet)),
+            ("profile", json_io.text(self.made.profile)),
+        ):
+            made = folder(self.store, kind, {f"{kind}.json": text})
+            outputs[kind] = self.store.put(kind, made, stage_key=KEY, inputs={})
         self.record = RunRecord(
             id="demo-1",
-            config=changed or config(),
+            config=config(),
             seed=0,
             code_version="1",
             started=STARTED,

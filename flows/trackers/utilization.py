@@ -1,0 +1,56 @@
+"""Model FLOPs utilization (MFU): the operations that a training step needs, over those that its devices could do."""
+
+import re
+
+from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.plan import Plan
+from fleetune.contracts.profile import Profile, Unit
+
+PEAK_FLOPS_PER_S = {
+    r"H200$": 67e12,
+    r"H100 80GB HBM3$": 67e12,
+    r"H100 PCIe$": 51e12,
+    r"A100-(SXM4|PCIE)-\d+GB$": 19.5e12,
+    r"V100-SXM2-\d+GB$": 15.7e12,
+    r"V100-PCIE-\d+GB$": 14e12,
+    r"L40S$": 91.6e12,
+    r"L4$": 30.3e12,
+    r"A40$": 37.4e12,
+    r"A10$": 31.2e12,
+    r"T4$": 8.1e12,
+    r"GeForce RTX 4090$": 82.6e12,
+    r"GeForce RTX 3090$": 35.6e12,
+}
+"""End of the name that torch gives a GPU -> its peak in float32 without tensor cores, which torch leaves alone unless
+it is told otherwise; by NVIDIA's data sheets."""
+
+
+def round_at_peak_s(fleet: Fleet, profile: Profile, plan: Plan, precision: str) -> float | None:
+    """Return the seconds of a round at the peak of all devices of the plan; divided by measured ones they are the MFU.
+
+    None where a peak is not known, as of every CPU, and for plans that skip operations or train several lanes.
+    """
+    if precision != "float32" or plan.gates or len(plan.lanes) > 1:
+        return None
+    peaks = [peak_flops_per_s(fleet.device(name).accelerator_name) for name in plan.devices]
+    known = [peak for peak in peaks if peak is not None]
+    if not known or len(known) < len(peaks):
+        return None
+    return step_flops(profile.units) * plan.batch_samples / sum(known)
+
+
+def peak_flops_per_s(name: str) -> float | None:
+    """Return the peak of an accelerator by its name; None if it is not known."""
+    return next((peak for end, peak in PEAK_FLOPS_PER_S.items() if re.search(rf"(?<!\w){end}", name)), None)
+
+
+def step_flops(units: tuple[Unit, ...]) -> float:
+    """Return the operations of a training step per sample: the forward of each unit, as many for the gradients of its
+    inputs behind the first unit that is trained, and as many for those of its weights, by the share that is trained.
+    """
+    total, behind = 0.0, False
+    for unit in units:
+        trained = unit.trainable_bytes / unit.param_bytes if unit.param_bytes else 0.0
+        total += unit.flops * (1 + behind + trained)
+        behind = behind or unit.trainable_bytes > 0
+    return total
