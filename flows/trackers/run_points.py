@@ -119,7 +119,8 @@ class RunPoints:
         self._sizes = RoundSizes(plan, folders["data"], run.seed)
         fleet = json_io.read(Fleet, folders["fleet"] / "fleet.json")
         profile = json_io.read(Profile, folders["profile"] / "profile.json")
-        self._at_peak_s = round_at_peak_s(fleet, profile, plan, run.config.model.precision)
+        model = run.config.model
+        self._at_peak_s = round_at_peak_s(fleet, profile, plan, model.mixed_precision or model.precision)
 
     def _of_evaluation(self, run: RunRecord, rounds: int) -> list[Point]:
         stage = _stage(run, EVALUATE.name)

@@ -6,42 +6,43 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile, Unit
 
-PEAK_FLOPS_PER_S = {
-    r"H200$": 67e12,
-    r"H100 80GB HBM3$": 67e12,
-    r"H100 PCIe$": 51e12,
-    r"A100-(SXM4|PCIE)-\d+GB$": 19.5e12,
-    r"V100-SXM2-\d+GB$": 15.7e12,
-    r"V100-PCIE-\d+GB$": 14e12,
-    r"L40S$": 91.6e12,
-    r"L4$": 30.3e12,
-    r"A40$": 37.4e12,
-    r"A10$": 31.2e12,
-    r"T4$": 8.1e12,
-    r"GeForce RTX 4090$": 82.6e12,
-    r"GeForce RTX 3090$": 35.6e12,
+FLOAT32, BF16 = "float32", "bf16"
+PEAK_FLOPS_PER_S: dict[str, dict[str, float]] = {
+    r"H200$": {FLOAT32: 67e12, BF16: 989e12},
+    r"H100 80GB HBM3$": {FLOAT32: 67e12, BF16: 989e12},
+    r"H100 PCIe$": {FLOAT32: 51e12, BF16: 756e12},
+    r"A100-(SXM4|PCIE)-\d+GB$": {FLOAT32: 19.5e12, BF16: 312e12},
+    r"V100-SXM2-\d+GB$": {FLOAT32: 15.7e12},
+    r"V100-PCIE-\d+GB$": {FLOAT32: 14e12},
+    r"L40S$": {FLOAT32: 91.6e12, BF16: 362e12},
+    r"L4$": {FLOAT32: 30.3e12, BF16: 121e12},
+    r"A40$": {FLOAT32: 37.4e12, BF16: 149.7e12},
+    r"A10$": {FLOAT32: 31.2e12, BF16: 125e12},
+    r"T4$": {FLOAT32: 8.1e12},
 }
-"""End of the name that torch gives a GPU -> its peak in float32 without tensor cores, which torch leaves alone unless
-it is told otherwise; by NVIDIA's data sheets."""
+"""End of the name that torch gives a GPU -> precision -> its peak without sparsity, by NVIDIA's data sheets. That of
+float32 is without tensor cores, which torch leaves alone unless it is told otherwise."""
 
 
 def round_at_peak_s(fleet: Fleet, profile: Profile, plan: Plan, precision: str) -> float | None:
     """Return the seconds of a round at the peak of all devices of the plan; divided by measured ones they are the MFU.
 
-    None where a peak is not known, as of every CPU, and for plans that skip operations or train several lanes.
+    precision: `float32`, `float64` or `bf16`. None where a peak is not known, as of every CPU, and for plans that skip
+    operations or train several lanes.
     """
-    if precision != "float32" or plan.gates or len(plan.lanes) > 1:
+    if plan.gates or len(plan.lanes) > 1:
         return None
-    peaks = [peak_flops_per_s(fleet.device(name).accelerator_name) for name in plan.devices]
+    peaks = [peak_flops_per_s(fleet.device(name).accelerator_name, precision) for name in plan.devices]
     known = [peak for peak in peaks if peak is not None]
     if not known or len(known) < len(peaks):
         return None
     return step_flops(profile.units) * plan.batch_samples / sum(known)
 
 
-def peak_flops_per_s(name: str) -> float | None:
+def peak_flops_per_s(name: str, precision: str) -> float | None:
     """Return the peak of an accelerator by its name; None if it is not known."""
-    return next((peak for end, peak in PEAK_FLOPS_PER_S.items() if re.search(rf"(?<!\w){end}", name)), None)
+    found = (peaks for end, peaks in PEAK_FLOPS_PER_S.items() if re.search(rf"(?<!\w){end}", name))
+    return next(found, {}).get(precision)
 
 
 def step_flops(units: tuple[Unit, ...]) -> float:
