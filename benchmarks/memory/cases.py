@@ -14,8 +14,10 @@ class Case:
 
 FULL = Case(name="full")
 LORA = Case(name="LoRA", sets=("model=minilm-lora",))
+BF16 = Case(name="bf16", sets=("model.mixed_precision=bf16",))
+LORA_BF16 = Case(name="LoRA bf16", sets=(*LORA.sets, *BF16.sets))
 
 
 def ways() -> tuple[Case, ...]:
     """All of them."""
-    return FULL, LORA
+    return FULL, LORA, BF16, LORA_BF16
