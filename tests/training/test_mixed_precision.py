@@ -15,10 +15,12 @@ from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from tests.data.chat_samples import CHATML, chats
 from tests.data.samples import json_lines
 from tests.training.control_comparison import FP32, beside_control, whole_model
+from tests.training.lane_training import lane_models, train_federated
 from tests.training.model_families import BY_NAME, FAMILIES, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_chats import QWEN3
 from tests.training.test_control import UNEVEN, compared, cut_run, request
+from tests.training.test_lanes import TRAINING, _blocks, _parameters, beside, by_blocks, split
 
 BF16 = 5e-3
 """Relative; 2.7e-3 was measured after four rounds of AdamW (Llama), 9e-4 for shards."""
@@ -85,6 +87,25 @@ def test_groups_that_share_samples_train_as_the_unsplit_model(tmp_path: Path) ->
     training = request(rounds=3, optimizer="sgd", learning_rate=1e-1)
     found = compared(ready, [len(ready.units) // 2], [[3, 5], [8]], training, tmp_path)
     assert found.within(BF16), found.found
+
+
+@pytest.mark.slow
+def test_blocks_of_a_collector_compute_with_what_it_hands_out(tmp_path: Path) -> None:
+    """LoLa-DEFT: a device trains one block and computes with the others as the collector left them, to the bit."""
+    ready = ready_for("bert", tmp_path)
+    made = by_blocks(ready, [2])
+    names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
+    found = beside(ready, tmp_path, made, _blocks(ready, made, names))
+    assert found.bitwise, found
+
+
+@pytest.mark.slow
+def test_averaged_weights_are_computed_with(tmp_path: Path) -> None:
+    """Split learning of two clients, averaged after each round, is FedAvg of separately trained models."""
+    ready = ready_for("bert", tmp_path)
+    made = split(ready, "xy", every=1)
+    found = beside(ready, tmp_path, made, train_federated(lane_models(ready, whole_model(ready), made), TRAINING))
+    assert max(found.loss, found.tensor, found.logits) < BF16, found
 
 
 @pytest.mark.slow
