@@ -28,14 +28,15 @@ def results(wanted: list[tuple[str, str]], processes: int, kept: Path | None) ->
     found = {(each.task, each.model_type): each for each in map(Result.from_json, lines)}
     missing = [trial for trial in wanted if trial not in found]
     report = progress_printer()
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=TRIALS_PER_PROCESS) as pool:
-        for result in pool.map(run_trial, *zip(*missing, strict=True)) if missing else ():
-            report(f"{result.task} {result.model_type}: {result.outcome.status}")
-            found[result.task, result.model_type] = result
-            if kept is not None:
-                with kept.open("a") as file:
-                    file.write(result.to_json() + "\n")
+    spawn, together = get_context("spawn"), TRIALS_PER_PROCESS * processes
+    for first in range(0, len(missing), together):  # max_tasks_per_child would do it, but deadlocks (CPython 115634)
+        with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
+            for result in pool.map(run_trial, *zip(*missing[first : first + together], strict=True)):
+                report(f"{result.task} {result.model_type}: {result.outcome.status}")
+                found[result.task, result.model_type] = result
+                if kept is not None:
+                    with kept.open("a") as file:
+                        file.write(result.to_json() + "\n")
     return [found[trial] for trial in wanted]
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from benchmarks import CONFIGS
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import Forecast, Interval, TrainingMetrics
 from fleetune.errors import FleetuneError
@@ -25,6 +24,7 @@ from flows import configs
 from flows.context import RunContext, StageSelection
 from flows.runner import Runner
 from flows.tracking import StageEvent
+from flows.without_prefect import run_without_prefect
 
 STRATEGIES = ("search", "dp", "pp", "single")
 """Strategies by the names in the table; `search` is strategy asteroid with its default method."""

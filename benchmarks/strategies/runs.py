@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import CONFIGS
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics, Forecast, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
@@ -16,6 +15,7 @@ from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import RunContext, StageSelection
 from flows.runner import Runner
+from flows.without_prefect import run_without_prefect
 
 STRATEGIES = ("fusionllm", "split-learning", "lola-deft", "d2ft")
 """Strategies with a run file of their own name in configs/runs."""

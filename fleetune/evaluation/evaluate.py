@@ -19,17 +19,7 @@ from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.prepared_data import PreparedData
 from fleetune.drawing import ReportContent, report
 from fleetune.errors import Refused
-from fleetune.evaluation.trained_model import (
-    ADAPTER,
-    BETTER,
-    Scores,
-    ScoringOptions,
-    load_adapter,
-    load_base_model,
-    load_trained_model,
-    result_folder,
-    score,
-)
+from fleetune.evaluation.trained_model import BETTER, Scores, ScoringOptions, load_result, result_folder, score
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 
@@ -174,7 +164,8 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     scoring = ScoringOptions(
         batch_samples=task.batch_samples, accelerator=_available_accelerator(task.accelerator), progress=task.progress
     )
-    after = score(_after(task), data, scoring, "trained model")
+    trained = load_result(task.checkpoint_folder, task.model_folder, task.model)
+    after = score(trained, data, scoring, "trained model")
     before = score(_before(task), data, scoring, "untrained model")
     metrics = compare(task, before, after, data.size(scoring.split))
     page = report(_content(task, metrics, data))
@@ -216,16 +207,6 @@ def _before(task: EvaluationTask) -> nn.Module:
     """Return the model with exactly the weights that training started from."""
     config = saved_configuration(task.model_folder / "model")
     return initial_model(config, task.model, task.model_folder / INIT_WEIGHTS)
-
-
-def _after(task: EvaluationTask) -> nn.Module:
-    """Return the model of the checkpoint; an adapter is applied to its base, which is read anew."""
-    folder = result_folder(task.checkpoint_folder)
-    if folder.name != ADAPTER:
-        return load_trained_model(folder, task.model.task)
-    if task.model.source is None:  # random weights have no files: the initial weights are the base
-        return load_adapter(_before(task).unload(), folder)
-    return load_adapter(load_base_model(saved_configuration(task.model_folder / "model"), task.model, folder), folder)
 
 
 def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedData) -> ReportContent:

@@ -14,14 +14,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import PretrainedConfig
+from transformers.utils.logging import disable_progress_bar
 
 from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, first_line
+from fleetune.models.export import copy_tokenizer
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets, loss_sum
-from fleetune.models.skeleton import AUTO, DTYPES
+from fleetune.models.skeleton import AUTO, DTYPES, saved_configuration
 from fleetune.models.source import source_folder
 
 MODEL, ADAPTER = "model", "adapter"
@@ -35,6 +38,32 @@ def result_folder(checkpoint: Path) -> Path:
         if (checkpoint / name).is_dir():
             return checkpoint / name
     raise Refused(f"{checkpoint}: holds neither {MODEL}/ nor {ADAPTER}/; train again or verify the run")
+
+
+def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest) -> nn.Module:
+    """Return the model of a checkpoint; an adapter is applied to its base, which is read anew.
+
+    model_folder: of the `model` artifact from which training started.
+    """
+    folder = result_folder(checkpoint)
+    if folder.name != ADAPTER:
+        return load_trained_model(folder, request.task)
+    config = saved_configuration(model_folder / MODEL)
+    if request.source is None:  # random weights have no files: the initial weights are the base
+        return load_adapter(initial_model(config, request, model_folder / INIT_WEIGHTS).unload(), folder)
+    return load_adapter(load_base_model(config, request, folder), folder)
+
+
+def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, target: Path) -> None:
+    """Write the trained model as a plain Hugging Face folder: an adapter's weights are added to those of its base."""
+    folder = result_folder(checkpoint)
+    model: Any = load_result(checkpoint, model_folder, request)
+    if folder.name == ADAPTER:
+        model = model.merge_and_unload()
+        model.config = saved_configuration(model_folder / MODEL)
+    disable_progress_bar()
+    model.save_pretrained(target)
+    copy_tokenizer(folder, target)
 
 
 def load_trained_model(folder: Path, task: str) -> nn.Module:

@@ -14,6 +14,7 @@ from flows.cli.chaos import chaos
 from flows.cli.data import data
 from flows.cli.evaluate import compare, evaluate
 from flows.cli.exit_codes import CommandGroup, Interrupted
+from flows.cli.export import export
 from flows.cli.join import join
 from flows.cli.options import CommonOptions, Sets, with_common_options, with_options
 from flows.cli.service import down, up
@@ -145,6 +146,7 @@ app.command()(join)
 app.command()(up)
 app.command()(down)
 app.command()(models)
+app.command()(export)
 
 
 def _run_pipeline(options: RunOptions, config: "RunConfig", selection: "StageSelection", again: str = "") -> None:

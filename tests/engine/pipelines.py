@@ -6,12 +6,12 @@ from typing import Any
 
 import yaml
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import RunContext, StageSelection
 from flows.runner import Runner
 from flows.tracking import StageEvent
+from flows.without_prefect import run_without_prefect
 
 MODEL = {
     "task": "image-classification",

@@ -6,13 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.errors import TryAgain
 from fleetune.store import Store
 from flows import configs
 from flows.context import RunContext, StageSelection
 from flows.runner import Runner
 from flows.tracking import StageEvent
+from flows.without_prefect import run_without_prefect
 
 FREE_BYTES = 60_000
 """Room that is left: for lines of logs, and not for a checkpoint."""

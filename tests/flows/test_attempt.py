@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, RunConfig
 from fleetune.contracts.task import StageTask
@@ -16,6 +15,7 @@ from fleetune.store import Store
 from flows.attempt import fits_in_container, for_container
 from flows.context import StageSelection
 from flows.runner import Runner
+from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
 from tests.flows.toy_pipeline import World, toy_context
 

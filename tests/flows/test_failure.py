@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord
@@ -18,6 +17,7 @@ from flows.context import StageSelection
 from flows.run_log import line_of
 from flows.runner import Runner
 from flows.tracking import StageEvent
+from flows.without_prefect import run_without_prefect
 from tests.flows.toy_pipeline import World, run_toy, toy_context
 
 END_S = 20

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.data.prepared_data import ArrayInfo, DataInfo, SplitInfo
 from fleetune.errors import Refused
@@ -17,6 +16,7 @@ from flows.past_runs import load_results
 from flows.preflight import predict_run
 from flows.reevaluation import EvaluationRequest, check_fit, reevaluation
 from flows.runner import Runner
+from flows.without_prefect import run_without_prefect
 from stages.catalog import EVALUATE
 from tests.cli.conftest import add_run
 from tests.flows.toy_pipeline import World, run_toy, toy_context

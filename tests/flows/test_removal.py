@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.errors import TryAgain
 from fleetune.store import Store
 from fleetune.store.garbage import Removal, remove_old_runs
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import StageSelection
 from flows.runner import Runner
+from flows.without_prefect import run_without_prefect
 from stages.catalog import StageSpec
 from tests.flows.toy_pipeline import World, run_toy, toy_context
 

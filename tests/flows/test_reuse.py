@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts.run_config import ModelRequest, RunConfig
 from fleetune.errors import Refused
 from fleetune.store import RunRecord
@@ -15,6 +14,7 @@ from flows.context import StageSelection
 from flows.preflight import predict_run
 from flows.runner import Runner
 from flows.tracking import StageEvent
+from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
 from tests.flows.toy_pipeline import World, run_toy, toy_context
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
@@ -24,11 +23,12 @@ from flows.context import RunContext, StageSelection
 from flows.provenance import Commit, MeasurementPair, MeasurementVerdict
 from flows.runner import Runner
 from flows.tracking import EventListener, ignore_event
+from flows.without_prefect import run_without_prefect
 from stages.catalog import StageSpec
 from stages.entry_point import StageContext, main
 
 HERE = "tests.flows.toy_pipeline"
-IMPORTS = ("benchmarks.without_prefect", "flows.runner", "stages.entry_point")
+IMPORTS = ("flows.without_prefect", "flows.runner", "stages.entry_point")
 """Modules that this one imports."""
 CODE = {"tests/flows/toy_pipeline.py": "d0"}
 MEASURE = StageSpec(

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.contracts.run_config import RunConfig
 from fleetune.store import RunRecord, Store
 from flows import api, configs
 from flows.chaos.rehearsal import ChaosRequest, rehearse
 from flows.context import RunContext, StageSelection
 from flows.runner import Runner
+from flows.without_prefect import run_without_prefect
 from tests.whole.test_pipeline import CONFIG
 
 SEED = 6

@@ -12,13 +12,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from benchmarks.without_prefect import run_without_prefect
 from fleetune.store import StageRecord, Store
 from flows.context import StageSelection
 from flows.run_pages import publication
 from flows.run_pages.page import Page
 from flows.run_pages.publication import Publication
 from flows.runner import Runner
+from flows.without_prefect import run_without_prefect
 from tests.flows.run_pages.runs import kept
 from tests.flows.toy_pipeline import World, toy_context
 

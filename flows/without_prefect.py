@@ -1,4 +1,4 @@
-"""Runs of the pipeline without Prefect, whose server would take time from what is measured; tests use it too."""
+"""Runs of the pipeline without Prefect: for notebooks, measurements and tests, of which its server would take time."""
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 

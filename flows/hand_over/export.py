@@ -1,0 +1,111 @@
+"""Exports the model of a run: as a folder, merged, to the hub, or by llama.cpp's converter to a GGUF file."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fleetune.errors import Refused, TryAgain, first_line
+from flows.hand_over.model_card import model_card
+from flows.hand_over.trained_run import TrainedRun
+
+CONVERTER = "convert_hf_to_gguf.py"
+"""Of llama.cpp; not on the package index."""
+ADAPTER, BASE, CARD = "adapter", "base", "README.md"
+
+
+def export(found: TrainedRun, target: Path, merge: bool) -> Path:
+    """Write the model folder, or the adapter's, with a model card, into `target` and return it.
+
+    merge: an adapter's weights are added to those of its base, so that transformers loads the folder alone. Refused for
+    a target that holds something, and for an adapter without a base that others could load. Whatever fails leaves
+    nothing.
+    """
+    from fleetune.evaluation.trained_model import result_folder, write_merged
+
+    result = result_folder(found.checkpoint)
+    adapter = result.name == ADAPTER and not merge
+    if adapter and (found.checkpoint / BASE).exists():
+        raise Refused(
+            f"run {found.run.id}: its adapter belongs to random weights, which nobody else has; give --merge, which "
+            "writes both as one model"
+        )
+    with _atomic(target) as part:
+        if merge:
+            write_merged(found.checkpoint, found.model, found.run.config.model, part)
+        else:
+            shutil.copytree(result, part, dirs_exist_ok=True)
+        note = _loading(result) if adapter else ""
+        (part / CARD).write_text(model_card(found, note), encoding="utf-8")
+    return target
+
+
+def to_gguf(found: TrainedRun, target: Path) -> Path:
+    """Write `target`, a GGUF file, by llama.cpp's converter on the PATH. Refused without it, or if it fails."""
+    converter = shutil.which(CONVERTER)
+    if converter is None:
+        raise Refused(
+            f"--gguf needs llama.cpp's {CONVERTER} on the PATH, which no package has; export with --merge, and run it "
+            "on that folder where llama.cpp is"
+        )
+    if found.run.config.model.task != "causal-lm":
+        raise Refused(f"--gguf is for causal-lm; run {found.run.id} trained {found.run.config.model.task}")
+    if target.exists():
+        raise Refused(f"{target} exists; give another place with --to, or remove it")
+    with tempfile.TemporaryDirectory(prefix="fleetune-") as scratch:
+        merged = export(found, Path(scratch) / "model", merge=True)
+        part = target.with_name(target.name + ".part")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            done = subprocess.run(
+                [converter, str(merged), "--outfile", str(part)], capture_output=True, text=True, check=False
+            )
+            if done.returncode or not part.exists():
+                said = (done.stderr.strip() or done.stdout.strip() or "it says nothing").splitlines()[-1]
+                raise Refused(f"{CONVERTER} failed ({said[:200]}); export with --merge, and look at that folder")
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    return target
+
+
+def push(folder: Path, repository: str, api: Any) -> str:
+    """Upload a folder to a repository of the hub, made private where there is none; returns its address.
+
+    api: a `huggingface_hub.HfApi`, which finds the token in its own login or in HF_TOKEN.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+    try:
+        repository = str(api.create_repo(repository, exist_ok=True, private=True).repo_id)
+        return str(api.upload_folder(folder_path=str(folder), repo_id=repository).commit_url)
+    except LocalTokenNotFoundError:
+        raise Refused("--push needs a token of the hub; run `hf auth login`, or set HF_TOKEN") from None
+    except (HFValidationError, ValueError) as error:
+        raise Refused(f"--push {repository}: not a name of the hub ({first_line(error)}); give OWNER/NAME") from None
+    except (HfHubHTTPError, OSError) as error:
+        raise TryAgain(f"--push {repository}: the hub did not take it ({first_line(error)}); {folder} has it") from None
+
+
+def _loading(adapter: Path) -> str:
+    """What the adapter's own README says about its base and about loading it."""
+    _, _, text = (adapter / CARD).read_text(encoding="utf-8").partition("\nBase model:")
+    return "Base model:" + text.rstrip()
+
+
+@contextmanager
+def _atomic(target: Path) -> Iterator[Path]:
+    """A folder beside `target` that becomes it if the body succeeds, and is removed if it fails."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Refused(f"{target} already holds something; give a new or empty folder with --to")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        yield part
+        part.chmod(0o755)
+        part.replace(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

@@ -1,0 +1,112 @@
+"""The model card of a trained model: a README as the Hugging Face hub reads it, with data, training and scores."""
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from fleetune.contracts.run_config import RunConfig
+from fleetune.data.prepared_data import PreparedData
+from fleetune.planning import citations
+from flows.hand_over.trained_run import TrainedRun
+
+CLASSES = {
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "image-classification": "AutoModelForImageClassification",
+    "causal-lm": "AutoModelForCausalLM",
+}
+PIPELINES = {
+    "sequence-classification": "text-classification",
+    "image-classification": "image-classification",
+    "causal-lm": "text-generation",
+}
+
+
+def model_card(found: TrainedRun, adapter_note: str = "") -> str:
+    """Return the card as Markdown.
+
+    adapter_note: how to load an adapter and its base; empty for a model that transformers loads alone.
+    """
+    config, data = found.run.config, PreparedData(found.data)
+    return (
+        "\n\n".join(
+            [
+                f"---\n{_metadata(found, data, bool(adapter_note)).to_yaml()}\n---",
+                f"# {config.name}",
+                _base(config, bool(adapter_note)),
+                adapter_note or _code(config),
+                "## Data",
+                f"{data.info.source}: {data.size('train')} samples to train on, {data.size('test')} to test on "
+                f"(sha256 of the content: `{data.info.digest}`). {'. '.join(data.info.notes)}".rstrip(),
+                *(["## Scores", _scores(found)] if found.scores else []),
+                "## Training",
+                _training(found),
+                "## Citation",
+                "```bibtex\n" + "\n\n".join(citations(config.strategy)) + "\n```",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _metadata(found: TrainedRun, data: PreparedData, adapter: bool) -> ModelCardData:
+    config = found.run.config
+    results = [
+        EvalResult(
+            task_type=PIPELINES[config.model.task],
+            dataset_type=data.info.source,
+            dataset_name=data.info.source,
+            dataset_split="test",
+            metric_type=score.name,
+            metric_value=round(score.after, 6),
+        )
+        for score in (found.scores.scores if found.scores else ())
+    ]
+    return ModelCardData(
+        base_model=_hub_name(config),
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag=PIPELINES[config.model.task],
+        tags=["fleetune", config.strategy.name],
+        model_name=config.name,
+        eval_results=results or None,
+    )
+
+
+def _hub_name(config: RunConfig) -> str | None:
+    """The base's name on the hub; None for a folder, a package or random weights."""
+    source = config.model.source
+    return source if source is not None and config.model.revision is not None else None
+
+
+def _base(config: RunConfig, adapter: bool) -> str:
+    kind = "A LoRA adapter" if adapter else "A model, its LoRA adapter merged," if config.model.lora else "A model"
+    start = f"`{config.model.source}`" if config.model.source else "random weights"
+    if config.model.source and not _hub_name(config):
+        start = f"`{config.model.source.rstrip('/').rpartition('/')[2]}`"  # no path of the machine that trained
+    return f"{kind} for {config.model.task}, fine-tuned from {start} by Fleetune."
+
+
+def _code(config: RunConfig) -> str:
+    name = CLASSES[config.model.task]
+    return f'```python\nfrom transformers import {name}\n\nmodel = {name}.from_pretrained("this folder")\n```'
+
+
+def _scores(found: TrainedRun) -> str:
+    assert found.scores is not None
+    rows = [f"| {one.name} | {one.before:.4g} | {one.after:.4g} | {one.better} |" for one in found.scores.scores]
+    head = f"On {found.scores.samples} samples that nobody trained on:"
+    return "\n".join([head, "", "| | before | after | better |", "|---|---|---|---|", *rows])
+
+
+def _training(found: TrainedRun) -> str:
+    config = found.run.config
+    asked, devices = config.training, len(config.fleet.devices)
+    rows = {
+        "rounds": asked.rounds,
+        "samples of a round": asked.batch_samples,
+        "optimizer": asked.optimizer,
+        "learning rate": f"{asked.learning_rate:g}, {asked.schedule}",
+        "precision": config.model.precision,
+        "seed": config.seed,
+        "strategy": f"{config.strategy.name}, on {devices} device{'s' if devices > 1 else ''}",
+        "run": found.run.id,
+        "version": found.run.code_version,
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])

@@ -1,0 +1,41 @@
+"""The artifacts of a run that was trained."""
+
+from pathlib import Path
+
+from fleetune.contracts import json_io
+from fleetune.contracts.metrics import EvaluationMetrics
+from fleetune.contracts.record import record
+from fleetune.errors import Refused
+from fleetune.store import RunRecord, Store
+
+
+@record
+class TrainedRun:
+    """A past run with the folders of its artifacts."""
+
+    run: RunRecord
+    checkpoint: Path
+    model: Path
+    """Of the `model` artifact, from which training started."""
+    data: Path
+    scores: EvaluationMetrics | None
+    """None if it was not evaluated."""
+
+
+def trained_run(store: Store, name: str) -> TrainedRun:
+    """Find a run by its name, as `fleetune show` does. Refused: it was not trained."""
+    run = store.runs.load(name, done=name in ("latest", "previous"))
+    lacking = [kind for kind in ("checkpoint", "model", "data") if kind not in run.outputs]
+    if lacking:
+        raise Refused(
+            f"run {run.id} has no {lacking[0]}: it is {run.state}; name a run that was trained (fleetune runs --state "
+            "done), or go on with this one: fleetune rerun"
+        )
+    scores = run.outputs.get("evaluation")
+    return TrainedRun(
+        run=run,
+        **{kind: store.folder(kind, run.outputs[kind]) for kind in ("checkpoint", "model", "data")},
+        scores=None
+        if scores is None
+        else json_io.read(EvaluationMetrics, store.folder("evaluation", scores) / "evaluation.json"),
+    )

@@ -1,0 +1,159 @@
+"""What a run hands over: folders that transformers and PEFT load alone, with a card; and nothing where that fails."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import LocalTokenNotFoundError
+
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import Refused, TryAgain
+from fleetune.store import Store
+from flows.hand_over.export import CONVERTER, export, push, to_gguf
+from flows.hand_over.trained_run import trained_run
+from tests.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
+
+IDS = {"input_ids": torch.arange(5, 17).reshape(2, 6)}
+
+
+@pytest.fixture
+def of_files(tmp_path: Path) -> ModelRequest:
+    """LoRA on a base of files."""
+    return base_folder(tmp_path / "base")
+
+
+@pytest.mark.parametrize("kind", ["random base", "base of files"])
+def test_a_merged_model_is_loaded_by_transformers_alone(kind: str, tmp_path: Path, of_files: ModelRequest) -> None:
+    """Its logits are those of base and adapter together, its labels and its tokenizer are the run's."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    found, model = run_of(tmp_path, ADAPTED if kind == "random base" else of_files)
+    folder = export(found, tmp_path / "out", merge=True)
+    loaded = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        assert torch.allclose(loaded(**IDS).logits, model(**IDS).logits, rtol=1e-5, atol=1e-6)
+    assert loaded.config.id2label == {0: "odd", 1: "even", 2: "prime"}
+    assert AutoTokenizer.from_pretrained(folder)("odd")["input_ids"]
+    assert not [name for name in loaded.state_dict() if "lora" in name]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
+def test_an_adapter_is_loaded_by_peft(tmp_path: Path, of_files: ModelRequest) -> None:
+    """Its logits on its base are the run's; the card says how."""
+    from peft import AutoPeftModelForSequenceClassification
+
+    found, model = run_of(tmp_path, of_files)
+    folder = export(found, tmp_path / "out", merge=False)
+    loaded = AutoPeftModelForSequenceClassification.from_pretrained(folder, num_labels=3).eval()
+    with torch.no_grad():
+        assert torch.allclose(loaded(**IDS).logits, model(**IDS).logits, rtol=1e-5, atol=1e-6)
+    assert "AutoPeftModelForSequenceClassification.from_pretrained" in (folder / "README.md").read_text()
+
+
+def test_an_adapter_of_random_weights_is_handed_over_merged_only(tmp_path: Path) -> None:
+    """Nobody else could load it."""
+    found, _ = run_of(tmp_path, ADAPTED)
+    with pytest.raises(Refused, match="belongs to random weights, which nobody else has; give --merge"):
+        export(found, tmp_path / "out", merge=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_card_is_one_the_hub_reads(tmp_path: Path) -> None:
+    """Its head parses, and it has scores, data, settings and whom to cite, but no path of this machine."""
+    found, _ = run_of(tmp_path, WHOLE)
+    card = ModelCard.load(export(found, tmp_path / "out", merge=False) / "README.md")
+    assert card.data.library_name == "transformers" and card.data.pipeline_tag == "text-classification"
+    (result,) = card.data.eval_results
+    assert (result.metric_type, result.metric_value, result.dataset_name) == ("accuracy", 0.75, "data.jsonl")
+    for text in ("| accuracy | 0.25 | 0.75 | higher |", "27 samples to train on, 13 to test on", "| rounds | 3 |"):
+        assert text in card.text
+    assert "asteroid" in card.text and "@inproceedings{ye2024asteroid" in card.text
+    assert str(tmp_path) not in card.content
+
+
+def test_nothing_is_overwritten_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that holds something stays as it is; a full disk leaves no half of a model."""
+    found, _ = run_of(tmp_path, WHOLE)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("kept")
+    with pytest.raises(Refused, match="already holds something; give a new or empty folder with --to"):
+        export(found, tmp_path / "out", merge=False)
+    assert os.listdir(tmp_path / "out") == ["mine"]
+    before = sorted(os.listdir(tmp_path))
+
+    def full(*_: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("flows.hand_over.export.model_card", full)
+    with pytest.raises(OSError, match="No space left"):
+        export(found, tmp_path / "new", merge=False)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_gguf_file_is_what_the_converter_makes_of_the_merged_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without llama.cpp's converter the way out is said; one that fails leaves no file. (A stand-in converts here.)"""
+    causal = ModelRequest(
+        task="causal-lm",
+        config={"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2},
+    )
+    found, _ = run_of(tmp_path, causal)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    with pytest.raises(Refused, match=f"needs llama.cpp's {CONVERTER} on the PATH"):
+        to_gguf(found, tmp_path / "m.gguf")
+    (tools / CONVERTER).write_text('#!/bin/sh\nset -e\ntest -f "$1/model.safetensors"\nprintf GGUF > "$3"\n')
+    (tools / CONVERTER).chmod(0o755)
+    assert to_gguf(found, tmp_path / "m.gguf").read_bytes() == b"GGUF"
+    (tools / CONVERTER).write_text("#!/bin/sh\necho no such architecture >&2\nexit 1\n")
+    with pytest.raises(Refused, match=r"failed \(no such architecture\)"):
+        to_gguf(found, tmp_path / "n.gguf")
+    assert not list(tmp_path.glob("n.gguf*"))
+
+
+class Hub:
+    """Stand-in for the parts of `huggingface_hub.HfApi` that are used."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.calls: list[tuple[str, Any]] = []
+
+    def create_repo(self, repository: str, exist_ok: bool, private: bool) -> Any:
+        """As the hub does it."""
+        if self.error:
+            raise self.error
+        self.calls.append(("create", (repository, exist_ok, private)))
+        return SimpleNamespace(repo_id=repository)
+
+    def upload_folder(self, folder_path: str, repo_id: str) -> Any:
+        """As the hub does it."""
+        self.calls.append(("upload", (sorted(os.listdir(folder_path)), repo_id)))
+        return SimpleNamespace(commit_url=f"hub/{repo_id}/commit/1")
+
+
+def test_a_folder_is_pushed_to_a_private_repository(tmp_path: Path) -> None:
+    """What stands in the folder is uploaded; troubles are told apart, and name the way on."""
+    (tmp_path / "config.json").write_text("{}")
+    hub = Hub()
+    assert push(tmp_path, "me/numbers", hub) == "hub/me/numbers/commit/1"
+    assert hub.calls == [("create", ("me/numbers", True, True)), ("upload", (["config.json"], "me/numbers"))]
+    with pytest.raises(Refused, match="needs a token of the hub; run `hf auth login`, or set HF_TOKEN"):
+        push(tmp_path, "me/numbers", Hub(LocalTokenNotFoundError("no token")))
+    with pytest.raises(TryAgain, match=r"the hub did not take it \(no route\)"):
+        push(tmp_path, "me/numbers", Hub(ConnectionError("no route")))
+
+
+def test_a_run_that_was_not_trained_is_refused(tmp_path: Path) -> None:
+    """The names of runs are those of the other commands."""
+    with pytest.raises(Refused, match="run 'latest': there is none"):
+        trained_run(Store(tmp_path), "latest")
+    store = Store(tmp_path)
+    store.runs.save(run_of(tmp_path / "w", WHOLE)[0].run)
+    with pytest.raises(Refused, match=r"run numbers-1 has no checkpoint: it is done; name a run that was trained"):
+        trained_run(store, "numbers-1")
