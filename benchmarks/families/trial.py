@@ -175,6 +175,8 @@ def _compare(trial: _Trial) -> Outcome:
     ours, our_losses = trial.trained(cut=True)
     if losses == our_losses and all(torch.equal(plain[name], ours[name]) for name in plain):
         return Outcome(BITWISE, units, trial.layers)
+    if not all(bool(change.isfinite().all()) for change in plain.values()):
+        return Outcome(UNTRIED, units, trial.layers, why="a loop of plain PyTorch itself gives weights that are NaN")
     with WithoutDropout():
         plain, losses = trial.trained(cut=False)
         ours, our_losses = trial.trained(cut=True)
