@@ -22,6 +22,7 @@ from flows.form import RunRequest, config_of, selection_of
 from flows.preflight import predict_run
 from flows.runner import Runner
 from flows.store_root import store_root
+from flows.trackers.tracking import Tracking
 from flows.tracking import StageEvent
 from flows.without_prefect import run_without_prefect
 
@@ -135,7 +136,9 @@ def _run(base: str | Path, root: str | Path | None, changes: dict[str, Any]) -> 
     config, past = config_of(request, store)
     runner = Runner(RunContext(store=store, listen=_tell), config, selection_of(request, past))
     preflight.validate(predict_run(runner))
-    return FinishedRun(run_without_prefect(runner), store)
+    with Tracking(runner):
+        record = run_without_prefect(runner)
+    return FinishedRun(record, store)
 
 
 def _plain(value: Any) -> Any:

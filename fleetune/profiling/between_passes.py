@@ -11,6 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -76,53 +77,49 @@ def update_times(
     like: an element of the parameters' device and type. half: the type of the copies that are made after the step;
     None: there are none. Units with equal tensors are measured once, on tensors of their own, one unit at a time.
     """
+    step = _TimedStep(optimizer=optimizer, momentum=momentum, like=like, settings=settings, half=half)
     known: dict[Shapes, float] = {(): 0.0}
     for shapes in units:
         if shapes not in known:
-            known[shapes] = _update_s(shapes, optimizer, momentum, like, settings, half)
+            known[shapes] = step.unit_s(shapes)
     return [known[shapes] for shapes in units]
 
 
-def _update_s(
-    shapes: Shapes,
-    optimizer: str,
-    momentum: float,
-    like: torch.Tensor,
-    settings: TimingSettings,
-    half: torch.dtype | None,
-) -> float:
-    """Return the median of steps after one that makes the optimizer's state, tensor by tensor where they are large."""
-    small = [size for size in shapes if size <= MOST_ELEMENTS]
-    total_s = _step_s(small, optimizer, momentum, like, settings, half) if small else 0.0
-    if len(small) < len(shapes):
-        large = sum(size for size in shapes if size > MOST_ELEMENTS)
-        whole_s = _step_s([MOST_ELEMENTS], optimizer, momentum, like, settings, half)
-        total_s += whole_s * large / MOST_ELEMENTS
-    return total_s
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TimedStep:
+    """The step that is timed, as `update_times` describes it."""
 
+    optimizer: str
+    momentum: float
+    like: torch.Tensor
+    settings: TimingSettings
+    half: torch.dtype | None
 
-def _step_s(
-    sizes: Sequence[int],
-    optimizer: str,
-    momentum: float,
-    like: torch.Tensor,
-    settings: TimingSettings,
-    half: torch.dtype | None,
-) -> float:
-    parameters = [nn.Parameter(like.new_ones(size)) for size in sizes]
-    for parameter in parameters:
-        parameter.grad = torch.full_like(parameter, 1e-3)
-    made: torch.optim.Optimizer
-    if optimizer == "sgd":
-        made = torch.optim.SGD(parameters, lr=1e-4, momentum=momentum, fused=True)
-    else:
-        made = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
-    taken_s: list[float] = []
-    for _ in range(UPDATES + 1):
-        start = read_clock(settings)
-        torch._foreach_norm([each.grad for each in parameters if each.grad is not None])
-        made.step()
-        copies = [each.to(half) for each in parameters] if half is not None else []
-        taken_s.append(elapsed_s(start, settings))
-        copies.clear()
-    return statistics.median(taken_s[1:])
+    def unit_s(self, shapes: Shapes) -> float:
+        """Return the median of steps after one that makes the optimizer's state, tensor by tensor where they are
+        large."""
+        small = [size for size in shapes if size <= MOST_ELEMENTS]
+        total_s = self._tensors_s(small) if small else 0.0
+        if len(small) < len(shapes):
+            large = sum(size for size in shapes if size > MOST_ELEMENTS)
+            total_s += self._tensors_s([MOST_ELEMENTS]) * large / MOST_ELEMENTS
+        return total_s
+
+    def _tensors_s(self, sizes: Sequence[int]) -> float:
+        parameters = [nn.Parameter(self.like.new_ones(size)) for size in sizes]
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 1e-3)
+        made: torch.optim.Optimizer
+        if self.optimizer == "sgd":
+            made = torch.optim.SGD(parameters, lr=1e-4, momentum=self.momentum, fused=True)
+        else:
+            made = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
+        taken_s: list[float] = []
+        for _ in range(UPDATES + 1):
+            start = read_clock(self.settings)
+            torch._foreach_norm([each.grad for each in parameters if each.grad is not None])
+            made.step()
+            copies = [each.to(self.half) for each in parameters] if self.half is not None else []
+            taken_s.append(elapsed_s(start, self.settings))
+            copies.clear()
+        return statistics.median(taken_s[1:])
