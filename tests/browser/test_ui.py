@@ -55,6 +55,12 @@ def fill_in_small_run(ui: Ui, inside: Locator | None = None) -> None:
     ui.choose("until", "plan", inside)
 
 
+def add_change(ui: Ui, change: str) -> None:
+    """Type one more of the KEY=VALUE changes."""
+    ui.button("Add item").click()
+    ui.main.get_by_role("group").filter(has=ui.button("Add item")).get_by_role("textbox").last.fill(change)
+
+
 def test_a_run_by_the_form(ui: Ui, service: ServiceClient) -> None:
     """The form offers every strategy and stage; what was chosen is run, and its page leads to the store."""
     ui.open_form()
@@ -84,8 +90,7 @@ def test_wrong_values_are_refused_in_the_form(ui: Ui, service: ServiceClient) ->
     ui.button("Submit").click()
     assert "greater than or equal to 0" in ui.field("rounds").evaluate("field => field.validationMessage")
     ui.field("rounds").fill("0")
-    ui.button("Add item").click()
-    ui.main.get_by_role("group").filter(has=ui.button("Add item")).get_by_role("textbox").fill("nonsense")
+    add_change(ui, "nonsense")
     ui.button("Submit").click()
     expect(ui.main.get_by_text("'nonsense' does not match").first).to_be_visible()
     assert started_by_hand(service) == before
@@ -100,7 +105,8 @@ def test_the_form_fits_one_screen(ui: Ui, name: str) -> None:
 
 
 def test_a_copy_reads_the_past_runs_config(ui: Ui, service: ServiceClient, tmp_path: Path) -> None:
-    """`Copy to new run` with another strategy runs from `plan` on the past run's config, not on today's run file."""
+    """`Copy to new run` with another strategy and a change runs from `plan` on the past run's config, not on today's
+    run file."""
     for folder in ("fleets", "models", "data", "strategies", "devices"):
         (tmp_path / folder).symlink_to(CONFIGS / folder)
     file = tmp_path / "runs" / "mine.yaml"
@@ -122,11 +128,13 @@ def test_a_copy_reads_the_past_runs_config(ui: Ui, service: ServiceClient, tmp_p
     expect(ui.field("base")).to_have_value(first["parameters"]["base"])
     ui.choose("strategy", "dp")
     ui.choose("start_from", "plan")
+    add_change(ui, "training.micro_batch_samples=64")
     copy = ui.submit()
     ui.open_run(copy)
     ui.expect_state("Completed")
     made = run_of(service, service.flow_run(copy))
     assert (made.config.seed, made.config.strategy.name) == (1, "dp")
+    assert made.config.training.micro_batch_samples == 64  # the run file has 128
     assert made.stage("plan").how == "ran"
     service.expect_tasks(copy, profile="Cached")
 
