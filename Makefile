@@ -43,8 +43,8 @@ lint: $(STAMP)
 # trains its layers alone, so without backups its loss would cost the rounds since the newest checkpoint.
 chaos: $(STAMP)
 	$(BIN)/fleetune chaos configs/runs/demo.yaml --faults $(or $(FAULTS),62) --minutes $(or $(MINUTES),30) \
-		--seed $(or $(SEED),1) --set training.checkpoint_every_rounds=20 --set model.precision=float64 \
-		--set strategy.options.backups=1
+		--seed $(or $(SEED),1) --set model=minilm-lora --set training.batch_samples=16 \
+		--set training.micro_batch_samples=4 --set training.checkpoint_every_rounds=5 --set strategy.options.backups=1
 
 # Prefect's UI, a worker and the deployments of the store in runs/; PORT=... for another port than 4200.
 up: $(STAMP)

@@ -93,6 +93,16 @@ class FinishedRun:
 
         return export(trained_run(self._store, self.id), Path(folder), merge)
 
+    def predict(self, texts: list[str], new_tokens: int = 64) -> "pd.DataFrame":
+        """Ask the trained model: a row for each text (or path of an image), as `fleetune predict` has them."""
+        import pandas as pd
+
+        from flows.hand_over.predict import Asked, predict
+        from flows.hand_over.trained_run import trained_run
+
+        asked = Asked(texts=texts, new_tokens=new_tokens)
+        return pd.DataFrame([json_io.dump(one) for one in predict(trained_run(self._store, self.id), asked)])
+
     def __repr__(self) -> str:
         said = f"{self.id}: {self.plan.plan.strategy}, a round takes {seconds(self.forecast.round_s)} by the forecast"
         return said + (f"\n{self.scores}\nmodel {self.model}" if "evaluation" in self.record.outputs else "")

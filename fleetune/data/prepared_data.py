@@ -77,6 +77,8 @@ class DataInfo:
     """Token id that pads texts; None for images."""
     notes: tuple[str, ...] = ()
     """Warnings about the data, a sentence each."""
+    chats: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: rows to train on are chats, which the tokenizer's chat template writes."""
     local: Annotated[LocalInfo | None, Field(exclude_if=lambda value: value is None)] = None
     """Data that lie on devices, of which nothing is here; None: there are none."""
 
@@ -123,6 +125,10 @@ class PreparedData:
     def size(self, split: str) -> int:
         """Number of samples of a split."""
         return int(next(iter(self._of(split).values())).shape[0])
+
+    def shape(self, array: str) -> tuple[int, ...]:
+        """Shape of one training sample's part of an array, such as (tokens,) or (channels, height, width)."""
+        return tuple(self._of("train")[array].shape[1:])
 
     def rows(self, split: str, indices: Any) -> dict[str, Array]:
         """Copy the given rows of every array, in the given order: ids, masks and labels as int64, pixels as stored.

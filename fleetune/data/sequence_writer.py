@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from fleetune.contracts.run_config import CHAT
 from fleetune.contracts.task import Progress
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
 from fleetune.data.examples import dialogue_format, examples, survey_tables
@@ -23,6 +24,11 @@ def has_sequences(job: Job) -> bool:
         return True
     tables = (*job.source.train, *job.source.test)
     return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
+
+
+def has_chats(job: Job) -> bool:
+    """True if rows to train on are chats, which the tokenizer's chat template writes."""
+    return any(dialogue_format(table, job.source, job.spec) == CHAT for table in job.source.train)
 
 
 def write_sequences(job: Job) -> Written:

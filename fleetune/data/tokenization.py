@@ -37,7 +37,7 @@ class TextEncoder:
         """Return the rows of a chunk by array name."""
         causal = self.spec.task == "causal-lm"
         texts = [str(example.content) for example in chunk]
-        ids, mask, longer = (_encode_with_end if causal else _encode)(self.tokenizer, texts, self.length)
+        ids, mask, longer = (_encode_with_end if causal else encode_and_find_cut)(self.tokenizer, texts, self.length)
         check_ids(ids, self.spec)
         self.cut.extend(chunk[row].location for row in longer)
         if causal:
@@ -119,10 +119,10 @@ def chat_template_text(path: Path) -> str:
 
 def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
     """(token ids, attention mask), both [texts, length]; longer texts are truncated, shorter ones padded."""
-    return _encode(tokenizer, texts, length)[:2]
+    return encode_and_find_cut(tokenizer, texts, length)[:2]
 
 
-def _encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
+def encode_and_find_cut(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
     """`encode`, and the numbers of the texts that were longer."""
     found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
     longer = [number for number, one in enumerate(found.encodings or ()) if one.overflowing]

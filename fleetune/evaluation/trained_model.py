@@ -191,7 +191,7 @@ def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: s
     predicted: list[np.ndarray] = []
     wanted: list[np.ndarray] = []
     model.to(scoring.accelerator).eval()
-    with torch.no_grad(), _one_thread():
+    with torch.no_grad(), one_thread():
         for first in range(0, samples, scoring.batch_samples):
             last = min(first + scoring.batch_samples, samples)
             rows = data.rows(scoring.split, np.arange(first, last))
@@ -238,7 +238,7 @@ def class_scores(predicted: np.ndarray, wanted: np.ndarray, names: tuple[str, ..
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Run torch on one thread, so that the order of additions is the same on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

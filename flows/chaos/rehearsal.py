@@ -25,7 +25,7 @@ from flows import api, attempt
 from flows.chaos.comparison import Check, Trained, compare
 from flows.chaos.places import Places
 from flows.chaos.schedule import BORDER_ROUNDS, Schedule, check_room, draw
-from flows.chaos.throughput import Throughput, exact_rounds, intervals, throughput
+from flows.chaos.throughput import Throughput, exact_rounds, intervals, lost_by_fault, throughput
 from flows.chaos.training import MARKS, SCHEDULE
 from flows.context import RunContext, StageSelection
 from flows.tracking import StageEvent
@@ -61,6 +61,8 @@ class FaultRow:
     """The point and round that were drawn."""
     happened: str
     """The point and round at which it happened; empty if it did not."""
+    lost_s: float | None = None
+    """Seconds that the rounds from it to the next fault took longer; None if it did not happen."""
 
 
 @record
@@ -140,7 +142,10 @@ class Rehearsal:
         met = self._train(MET, schedule, rounds)
         met_s = time.monotonic() - ended_s
         marks = {number: happened(self._folder / MET / MARKS, number) for number in range(schedule.count)}
-        rows = tuple(_rows(schedule, marks))
+        struck = {number: mark.round for number, mark in marks.items() if mark}
+        alone = tuple(intervals(whole.events, plan.devices))
+        faulty = tuple(intervals(met.events, plan.devices, set(struck.values())))
+        rows = tuple(_rows(schedule, marks, lost_by_fault(alone, faulty, struck)))
         missed = [str(row.number) for row in rows if not row.happened]
         checks = (
             Check(name="all faults happened", ok=not missed, found=_missed(missed, len(rows))),
@@ -156,11 +161,7 @@ class Rehearsal:
             starts=self.starts[MET],
             whole_s=ended_s - began_s,
             met_s=met_s,
-            throughput=throughput(
-                tuple(intervals(whole.events, plan.devices)),
-                tuple(intervals(met.events, plan.devices, {mark.round for mark in marks.values() if mark})),
-                len(schedule.devices),
-            ),
+            throughput=throughput(alone, faulty, len(schedule.devices)),
             folder=str(self._folder),
         )
         if not report.ok:
@@ -269,8 +270,8 @@ class Rehearsal:
         return Check(name="no process is left", ok=not found, found=", ".join(found) or "none")
 
 
-def _rows(schedule: Schedule, marks: Mapping[int, Mark | None]) -> Iterator[FaultRow]:
-    """Yield all faults in the order of their rounds. marks: where each happened."""
+def _rows(schedule: Schedule, marks: Mapping[int, Mark | None], lost_s: Mapping[int, float]) -> Iterator[FaultRow]:
+    """Yield all faults in the order of their rounds. marks: where each happened; lost_s: what it has cost."""
     asked = {each.number: (each.device, each.kind, f"{each.point}, round {each.round}") for each in schedule.devices}
     asked |= {
         each.number: ("coordinator", "kill", f"commit logged, round {each.round}") for each in schedule.coordinator
@@ -278,7 +279,8 @@ def _rows(schedule: Schedule, marks: Mapping[int, Mark | None]) -> Iterator[Faul
     for number, (device, kind, when) in sorted(asked.items()):
         mark = marks[number]
         where = f"{mark.point}, round {mark.round}" if mark is not None else ""
-        yield FaultRow(number=number, device=device, kind=kind, asked=when, happened=where)
+        lost = lost_s.get(number)
+        yield FaultRow(number=number, device=device, kind=kind, asked=when, happened=where, lost_s=lost)
 
 
 def named(process: psutil.Process, text: str) -> bool:

@@ -7,7 +7,7 @@ faults count where its plan ran, checkpoints included, and otherwise those of th
 round ran undisturbed counts as the fastest one, which makes the ratio smaller.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -28,6 +28,8 @@ class Interval(NamedTuple):
     disturbed: bool
     restarted: bool
     """True if the coordinator was started meanwhile."""
+    round: int
+    """That was committed at its end."""
 
 
 @record
@@ -73,7 +75,7 @@ def intervals(events: Iterable[Event], devices: Sequence[str], struck: Collectio
         if event.event == COMMITTED and event.round > newest:
             if last_s is not None:
                 at_fault = disturbed or not {event.round - 1, event.round}.isdisjoint(struck)
-                yield Interval(current, event.at_s - last_s, at_fault, restarted)
+                yield Interval(current, event.at_s - last_s, at_fault, restarted, event.round)
             newest, last_s = event.round, event.at_s
             disturbed = restarted = False
         elif event.event != BEATS:
@@ -87,11 +89,9 @@ def throughput(whole: Sequence[Interval], met: Sequence[Interval], faults: int) 
 
     faults: number of those that befell devices.
     """
-    could_s = {**_undisturbed_s(met), **_undisturbed_s(whole)}
-    if not could_s or not met:
+    given = _given(whole, met)
+    if not given:
         return None
-    fastest_s = min(could_s.values())
-    given = [(could_s.get(each.devices, fastest_s), each.seconds) for each in met]
     of_devices = [pair for pair, each in zip(given, met, strict=True) if not each.restarted]
     return Throughput(
         ratio=_ratio(given),
@@ -99,6 +99,29 @@ def throughput(whole: Sequence[Interval], met: Sequence[Interval], faults: int) 
         lost_s=_passed_s(given) - _could_s(given),
         lost_s_per_fault=(_passed_s(of_devices) - _could_s(of_devices)) / max(1, faults),
     )
+
+
+def lost_by_fault(whole: Sequence[Interval], met: Sequence[Interval], struck: Mapping[int, int]) -> dict[int, float]:
+    """Return fault -> seconds that the disturbed intervals took longer than the devices of their plans need.
+
+    struck: fault -> round that its device had begun last. An interval counts for the newest fault of the rounds up to
+    the one that ended it, so that what follows a fault counts for it until the next one.
+    """
+    lost = dict.fromkeys(struck, 0.0)
+    for each, (could_s, seconds) in zip(met, _given(whole, met), strict=False):
+        before = [fault for fault, round in struck.items() if round <= each.round]
+        if each.disturbed and before:
+            lost[max(before, key=lambda fault: (struck[fault], fault))] += seconds - could_s
+    return lost
+
+
+def _given(whole: Sequence[Interval], met: Sequence[Interval]) -> list[tuple[float, float]]:
+    """(what the devices of its plan need, seconds) of each interval; empty if no plan ran an undisturbed round."""
+    could_s = {**_undisturbed_s(met), **_undisturbed_s(whole)}
+    if not could_s:
+        return []
+    fastest_s = min(could_s.values())
+    return [(could_s.get(each.devices, fastest_s), each.seconds) for each in met]
 
 
 def _undisturbed_s(found: Sequence[Interval]) -> dict[tuple[str, ...], float]:

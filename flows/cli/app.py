@@ -17,6 +17,7 @@ from flows.cli.exit_codes import CommandGroup, Interrupted
 from flows.cli.export import export
 from flows.cli.join import join
 from flows.cli.options import CommonOptions, Sets, with_common_options, with_options
+from flows.cli.predict import predict
 from flows.cli.service import down, up
 from flows.cli.solve import solve
 from flows.cli.store_commands import Run, diff, gc, models, runs, show, verify
@@ -147,6 +148,7 @@ app.command()(up)
 app.command()(down)
 app.command()(models)
 app.command()(export)
+app.command()(predict)
 
 
 def _run_pipeline(options: RunOptions, config: "RunConfig", selection: "StageSelection", again: str = "") -> None:

@@ -67,9 +67,10 @@ def _print(console: "Console", report: "ChaosReport") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    faults = Table("", "device", "fault", "drawn", "happened", box=SIMPLE_HEAD, pad_edge=False)
+    faults = Table("", "device", "fault", "drawn", "happened", "lost s", box=SIMPLE_HEAD, pad_edge=False)
     for row in report.faults:
-        faults.add_row(str(row.number), row.device, row.kind, row.asked, row.happened or "never")
+        lost = "" if row.lost_s is None else f"{row.lost_s:.2f}"
+        faults.add_row(str(row.number), row.device, row.kind, row.asked, row.happened or "never", lost)
     checks = Table("", "check", "found", box=SIMPLE_HEAD, pad_edge=False)
     for check in report.checks:
         checks.add_row("ok" if check.ok else "NO", check.name, check.found)

@@ -23,7 +23,9 @@ REPORT = ChaosReport(
     seed=3,
     rounds=50,
     faults=(
-        FaultRow(number=0, device="desk", kind="kill", asked="forward, round 4", happened="forward, round 4"),
+        FaultRow(
+            number=0, device="desk", kind="kill", asked="forward, round 4", happened="forward, round 4", lost_s=1.234
+        ),
         FaultRow(number=1, device="nano", kind="cut", asked="backward, round 9", happened=""),
     ),
     checks=(
@@ -58,6 +60,7 @@ def test_the_report_is_printed(call: Call, told: list[Any]) -> None:
     result = call("chaos", DEMO, "--seed", "3", "--faults", "2", "--set", "training.rounds=50")
     assert result.exit_code == 0, result.stderr
     assert told[0] == ("demo", 50, rehearsal.ChaosRequest(faults=2, seed=3))
+    assert "1.23" in result.stdout
     assert "desk" in result.stdout and "never" in result.stdout and "bit for bit" in result.stdout
     assert "50 rounds: 20 s with the faults, in 2 starts; 10 s without" in result.stdout
     assert "throughput: 91.0% of what the devices that were left could give, 2 s lost;" in result.stdout

@@ -24,7 +24,7 @@ from flows.chaos.comparison import LIMIT, Check, Trained, compare
 from flows.chaos.places import Places
 from flows.chaos.rehearsal import ChaosRequest, Rehearsal
 from flows.chaos.schedule import Schedule, draw
-from flows.chaos.throughput import Throughput, exact_rounds, intervals, read_events, throughput
+from flows.chaos.throughput import Throughput, exact_rounds, intervals, lost_by_fault, read_events, throughput
 
 DEVICES = ("a", "b", "c")
 
@@ -259,6 +259,16 @@ def test_throughput_is_that_of_the_plans_in_force() -> None:
         ratio=1.0, ratio_of_devices=1.0, lost_s=0.0, lost_s_per_fault=0.0
     )
     assert throughput([], [], 1) is None
+
+
+def test_what_each_fault_has_cost_is_told() -> None:
+    """A fault is charged until the next one: the loss in round 2 with the 2 s beside it and, as nothing else happened,
+    with the 2 s beside the return; a fault in round 4 takes those. One that did not slow anything costs nothing."""
+    alone, met = list(intervals(WHOLE, ALL)), list(intervals(LOST, ALL))
+    assert lost_by_fault(alone, met, {7: 2}) == {7: 4.0}
+    assert lost_by_fault(alone, met, {7: 2, 8: 4}) == {7: 2.0, 8: 2.0}
+    assert lost_by_fault(alone, met, {7: 2, 9: 50}) == {7: 4.0, 9: 0.0}
+    assert lost_by_fault([], [], {1: 1}) == {1: 0.0}
 
 
 def test_rounds_of_a_frozen_device_and_of_no_undisturbed_plan_hide_nothing() -> None:

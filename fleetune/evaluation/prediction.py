@@ -1,0 +1,146 @@
+"""Predictions of a trained model: classes with their probabilities, or how texts and chats go on."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.record import record
+from fleetune.data.dialogues import Chat, Completion
+from fleetune.data.examples import Example
+from fleetune.data.image_processor import open_image_processor
+from fleetune.data.prepared_data import IDS, MASK, PIXELS, Array, PreparedData
+from fleetune.data.tokenization import check_ids, encode_and_find_cut, open_tokenizer
+from fleetune.errors import Refused
+from fleetune.evaluation.prompts import end_ids, prompt_ids
+from fleetune.evaluation.trained_model import one_thread
+
+RANKED = 5
+"""Most classes of a prediction."""
+BATCH_SAMPLES = 16
+
+
+@record
+class Prediction:
+    """What a model says of one input."""
+
+    input: str
+    """Its text; of an image, its path; of a chat, what was said last."""
+    label: str = ""
+    """The most probable class; empty for causal-lm."""
+    probabilities: dict[str, float] = field(default_factory=dict)
+    """Class -> probability of at most RANKED classes, the most probable first; empty for causal-lm."""
+    text: str = ""
+    """How the input goes on; empty for classification."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """A trained model with what turns inputs into its tensors, as for training."""
+
+    model: Any
+    data: PreparedData
+    """Of the run: tokenizer or image processor, lengths and labels."""
+    new_tokens: int = 64
+    """Most tokens to write after an input of causal-lm."""
+    cut: list[str] = field(default_factory=list)
+    """Locations of the texts that were longer than those of training, and cut."""
+
+    def predictions(self, asked: Iterable[Example]) -> Iterator[Prediction]:
+        """Yield a prediction for each input, in order. No gradients, no draws, on one thread; Refused: an input that
+        the model cannot take, or logits that are not finite."""
+        self.model.eval()
+        with torch.no_grad(), one_thread():
+            if self.data.task == "causal-lm":
+                yield from self._continued(asked)
+                return
+            encode = self._images() if self.data.tokenizer is None else self._texts()
+            left = iter(asked)
+            while chunk := list(islice(left, BATCH_SAMPLES)):
+                inputs = {name: torch.from_numpy(array) for name, array in encode(chunk).items()}
+                probabilities = self.model(**inputs).logits.double().softmax(dim=-1)
+                yield from (self._class(*each) for each in zip(chunk, probabilities.tolist(), strict=True))
+
+    def _class(self, example: Example, probabilities: list[float]) -> Prediction:
+        if not np.isfinite(probabilities).all():
+            raise Refused(f"{example.location}: the model's output is not finite; it diverged in training")
+        ranked = sorted(zip(self.data.labels, probabilities, strict=True), key=lambda pair: -pair[1])[:RANKED]
+        return Prediction(input=_said(example), label=ranked[0][0], probabilities=dict(ranked))
+
+    def _texts(self) -> Any:
+        spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer)
+        tokenizer, (length,) = open_tokenizer(spec), self.data.shape(IDS)
+
+        def encode(chunk: list[Example]) -> dict[str, Array]:
+            ids, mask, longer = encode_and_find_cut(tokenizer, [str(each.content) for each in chunk], length)
+            self.cut.extend(chunk[row].location for row in longer)
+            return {IDS: ids, MASK: mask}
+
+        return encode
+
+    def _images(self) -> Any:
+        shape = self.data.shape(PIXELS)
+        if self.data.processing is None:
+            raise Refused(f"{self.data.folder}: it has no image processor, as older versions wrote none; run it again")
+        spec = InputSpec(task=self.data.task, image_processor=self.data.processing, channels=shape[0])
+        processor = open_image_processor(spec, None, (shape[1], shape[2]))
+        floats = next(self.model.parameters()).dtype
+
+        def encode(chunk: list[Example]) -> dict[str, Array]:
+            made = [processor.pixels(each) for each in chunk]
+            for example, pixels in zip(chunk, made, strict=True):
+                if pixels.shape != shape:
+                    raise Refused(
+                        f"{example.location}: it becomes {list(pixels.shape)}, and those of training were {list(shape)}; "
+                        "crop it to their shape"
+                    )
+            return {PIXELS: np.stack(made).astype(str(floats).removeprefix("torch."))}
+
+        return encode
+
+    def _continued(self, asked: Iterable[Example]) -> Iterator[Prediction]:
+        from transformers import GenerationConfig  # takes a second to import
+
+        spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer, vocab_size=_vocabulary(self.model))
+        tokenizer = open_tokenizer(spec)
+        ends = end_ids(tokenizer, self.model.generation_config.eos_token_id)
+        for example in asked:
+            ids = prompt_ids(tokenizer, example)
+            check_ids(np.asarray(ids, dtype=np.int64), spec)
+            settings = GenerationConfig(
+                do_sample=False,
+                max_new_tokens=self._room(example, len(ids)),
+                eos_token_id=ends or None,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+            given = torch.tensor([ids])
+            made = self.model.generate(
+                input_ids=given, attention_mask=torch.ones_like(given), generation_config=settings
+            )
+            text = tokenizer.decode(made[0, len(ids) :], skip_special_tokens=True)
+            yield Prediction(input=_said(example), text=text)
+
+    def _room(self, example: Example, tokens: int) -> int:
+        """Tokens that may follow, within the model's positions."""
+        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if most is not None and tokens >= most:
+            raise Refused(f"{example.location}: it has {tokens} tokens, and the model takes {most}; shorten it")
+        return self.new_tokens if most is None else min(self.new_tokens, most - tokens)
+
+
+def _said(example: Example) -> str:
+    content = example.content
+    if isinstance(content, Chat):
+        return str(content.messages[-1]["content"])
+    if isinstance(content, Completion):
+        return content.prompt
+    return content if isinstance(content, str) else example.location
+
+
+def _vocabulary(model: Any) -> int | None:
+    found = getattr(model.config.get_text_config(), "vocab_size", None)
+    return None if found is None else int(found)

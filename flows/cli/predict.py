@@ -1,0 +1,71 @@
+"""The command `predict`."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fleetune.contracts.record import record
+from flows.cli.export import PastRun
+from flows.cli.options import CommonOptions, with_options
+
+if TYPE_CHECKING:
+    from fleetune.evaluation.prediction import Prediction
+
+SHOWN = 3
+"""Most classes of a prediction on the screen."""
+
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TEXT]...", help="Texts, or images; without any, and without --file: lines of the input."),
+]
+File = Annotated[
+    list[Path] | None,
+    typer.Option("--file", metavar="PATH", help="Rows in the run's columns, lines (.txt) or images; repeatable."),
+]
+NewTokens = Annotated[int, typer.Option("--new-tokens", metavar="N", help="Most tokens to write (causal-lm).")]
+
+
+@record
+class PredictOptions(CommonOptions):
+    """The options of `predict`."""
+
+    file: File = None
+    new_tokens: NewTokens = 64
+
+
+@with_options(PredictOptions)
+def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = None) -> None:
+    """Ask the trained model of a run: the class of texts and images, or how texts and chats go on."""
+    from fleetune.contracts import json_io
+    from flows.hand_over.predict import Asked
+    from flows.hand_over.predict import predict as ask
+    from flows.hand_over.trained_run import trained_run
+
+    found = trained_run(options.store(), run)
+    given = texts or ()
+    if not given and not options.file and not sys.stdin.isatty():
+        given = [line for line in sys.stdin.read().splitlines() if line.strip()]
+    cut: list[str] = []
+    asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens, cut=cut)
+    predictions = ask(found, asked)
+    if options.as_json:
+        options.print_json({"run": found.run.id, "predictions": [json_io.dump(one) for one in predictions]})
+    else:
+        _print(options, predictions)
+    if cut:
+        sys.stderr.write(f"note: {len(cut)} longer than the texts of training, and cut; the first is {cut[0]}\n")
+
+
+def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> None:
+    console = options.console()
+    for one in predictions:
+        if one.label:
+            ranked = list(one.probabilities.items())[:SHOWN]
+            said = ", ".join(f"{label} {probability:.1%}" for label, probability in ranked)
+            console.print(f"{said}  {' '.join(one.input.split())}")
+        else:
+            console.print(f"> {one.input}")
+            console.print(f"{one.text}\n")

@@ -1,0 +1,61 @@
+"""Asks the model of a run about texts, files and images."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.examples import Example
+from fleetune.data.prepared_data import PreparedData
+from fleetune.data.unlabelled import asked_images, asked_rows, asked_texts, is_image
+from fleetune.errors import Refused
+from flows.hand_over.trained_run import TrainedRun
+
+if TYPE_CHECKING:
+    from fleetune.evaluation.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a model is asked about."""
+
+    texts: Sequence[str] = ()
+    """Texts, or paths of images."""
+    files: Sequence[Path] = ()
+    """Tables in the columns of the run, lines of text, images or folders of images."""
+    new_tokens: int = 64
+    cut: list[str] = field(default_factory=list)
+    """Receives the locations of texts that were longer than those of training."""
+
+
+def predict(found: TrainedRun, asked: Asked) -> "Iterator[Prediction]":
+    """Yield what the model of the run says of each input. Refused: there is none, or one that it cannot take."""
+    from fleetune.evaluation.prediction import Predictor
+    from fleetune.evaluation.trained_model import load_result
+
+    if not asked.texts and not asked.files:
+        raise Refused("nothing to ask; give texts (or images), or --file")
+    if asked.new_tokens < 1:
+        raise Refused(f"--new-tokens {asked.new_tokens}: give a number of at least 1")
+    data = PreparedData(found.data)
+    every = _inputs(asked, data, found.run.config.data)
+    first = next(every)  # a wrong input is said before a model is loaded
+    model = load_result(found.checkpoint, found.model, found.run.config.model)
+    predictor = Predictor(model=model, data=data, new_tokens=asked.new_tokens, cut=asked.cut)
+    return predictor.predictions(chain([first], every))
+
+
+def _inputs(asked: Asked, data: PreparedData, request: DataRequest) -> Iterator[Example]:
+    spec = InputSpec(task=data.task)
+    if spec.is_text:
+        yield from asked_texts(asked.texts, data.info.chats)
+    else:
+        yield from asked_images([Path(text) for text in asked.texts])
+    for file in asked.files:
+        if not spec.is_text and (file.is_dir() or is_image(file)):
+            yield from asked_images([file])
+        else:
+            yield from asked_rows(file, request, spec, data.info.chats)

@@ -1,0 +1,81 @@
+"""What a model is asked about is read from the columns of the run, with or without answers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.dialogues import Chat, Completion
+from fleetune.data.unlabelled import asked_rows, asked_texts
+from fleetune.errors import Refused
+from tests.data.samples import CAUSAL, TEXT, json_lines
+
+REQUEST = DataRequest(source="set", text_column="body")
+USER, ANSWER = {"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"}
+
+
+def contents(path: Path, spec: InputSpec, chats: bool = False) -> list[Any]:
+    """Contents of the rows of a file."""
+    return [each.content for each in asked_rows(path, REQUEST, spec, chats)]
+
+
+def test_rows_and_lines_are_read_without_labels(tmp_path: Path) -> None:
+    """The text column of the run; lines of a .txt file, without empty ones."""
+    table = json_lines(tmp_path / "a.jsonl", [{"body": "one"}, {"body": 2, "label": "x"}])
+    assert contents(table, TEXT) == ["one", "2"]
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
+    assert contents(tmp_path / "a.txt", TEXT) == ["one", "two"]
+    assert contents(tmp_path / "a.txt", CAUSAL, chats=True)[1] == Chat(({"role": "user", "content": "two"},))
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ({"messages": [USER, ANSWER]}, Chat((USER,))),
+        ({"messages": [USER]}, Chat((USER,))),
+        ({"conversations": [{"from": "human", "value": "a?"}]}, Chat((USER,))),
+        ({"instruction": "a?"}, Chat((USER,))),
+        ({"instruction": "a?", "output": "b"}, Chat((USER,))),
+        ({"prompt": "a?"}, Completion("a?", "")),
+        ({"prompt": "a?", "completion": "b"}, Completion("a?", "")),
+        ({"prompt": [USER]}, Chat((USER,))),
+        ({"prompt": [USER], "completion": [ANSWER]}, Chat((USER,))),
+    ],
+)
+def test_dialogues_are_asked_without_their_last_answer(row: dict[str, Any], wanted: Any, tmp_path: Path) -> None:
+    """In every spelling that training reads, whether the answer is there or not."""
+    (found,) = contents(json_lines(tmp_path / "a.jsonl", [row]), CAUSAL)
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "spec", "said"),
+    [
+        ("a.jsonl", '{"text": "x"}', TEXT, r"a.jsonl: line 1 has nothing in column 'body'; fill it, or name another"),
+        ("a.jsonl", '{"text": "x"}', CAUSAL, "or give messages, instruction or prompt"),
+        ("a.jsonl", '{"messages": [{"content": "x"}]}', CAUSAL, "line 1, message 1: it has no role"),
+        ("a.jsonl", '{"prompt": 3}', CAUSAL, "line 1: column 'prompt' holds int"),
+        ("a.jsonl", '{"body": " "}', TEXT, "text 1 is empty; give words"),
+        ("a.xyz", "x", TEXT, "files end in"),
+        ("a.txt", b"\xff\xfe\xff", TEXT, "cannot be read .*; give a text file in UTF-8"),
+        ("a.txt", None, TEXT, "cannot be read .*; give a text file in UTF-8"),
+        ("a.csv", None, TEXT, "no such file; give a file that ends in"),
+    ],
+)
+def test_rows_that_cannot_be_asked_are_refused(
+    name: str, content: str | bytes | None, spec: InputSpec, said: str, tmp_path: Path
+) -> None:
+    """The place is named, what is wrong there, and what to do."""
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(Refused, match=said):
+        contents(path, spec)
+
+
+def test_empty_texts_are_refused() -> None:
+    """An empty argument is named by its number."""
+    with pytest.raises(Refused, match="text 2 is empty; give words"):
+        list(asked_texts(["a", " "], chats=False))

@@ -1,0 +1,61 @@
+"""`fleetune predict` asks the model of a run, and says in a sentence what it cannot take."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import Refused
+from flows.cli.app import app
+from flows.hand_over.predict import Asked, predict
+from tests.flows.hand_over.runs import ADAPTED, WHOLE, run_of
+
+
+@pytest.mark.parametrize("request_", [WHOLE, ADAPTED], ids=["whole", "adapter"])
+def test_texts_and_files_are_classified(request_: ModelRequest, tmp_path: Path) -> None:
+    """Arguments first, then the rows of files in their order; one text has one prediction wherever it stands."""
+    found, _ = run_of(tmp_path, request_)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "number 3"}\n{"text": "number 4 !"}\n')
+    cut: list[str] = []
+    said = list(predict(found, Asked(texts=["number 4 !"], files=[rows], cut=cut)))
+    assert [one.input for one in said] == ["number 4 !", "number 3", "number 4 !"]
+    assert said[0] == said[2] and set(said[0].probabilities) == {"odd", "even", "prime"}
+    assert not cut
+
+
+def test_nothing_and_nonsense_are_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No input, an unknown file, or no token to write."""
+    found, _ = run_of(tmp_path, WHOLE)
+    monkeypatch.setattr("fleetune.evaluation.trained_model.load_result", None)
+    with pytest.raises(Refused, match="nothing to ask; give texts"):
+        predict(found, Asked())
+    with pytest.raises(Refused, match="no such file"):
+        predict(found, Asked(files=[tmp_path / "none.csv"]))
+    with pytest.raises(Refused, match="--new-tokens 0: give a number of at least 1"):
+        predict(found, Asked(texts=["a"], new_tokens=0))
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command's beginning, on a run that was trained."""
+    found, _ = run_of(tmp_path, WHOLE)
+    monkeypatch.setattr("flows.hand_over.trained_run.trained_run", lambda store, run: found)
+    return ["predict", "latest"]
+
+
+def test_the_command_prints_a_line_for_each_text_or_one_document(command: list[str]) -> None:
+    """Texts come from arguments or from lines of the input; those that are cut are counted on stderr."""
+    lines = CliRunner().invoke(app, command, input="number 1\n\nnumber 2 " + "!" * 90 + "\n")
+    assert lines.exit_code == 0
+    first, second = lines.stdout.splitlines()
+    assert first.endswith("  number 1") and first.count("%") == 3 and "number 2" in second
+    assert "note: 1 longer than the texts of training, and cut; the first is text 2" in lines.stderr
+    document = json.loads(CliRunner().invoke(app, [*command, "number 1", "--json"]).stdout)
+    (only,) = document["predictions"]
+    assert document["run"] == "numbers-1" and only["input"] == "number 1"
+    assert first.startswith(f"{only['label']} {only['probabilities'][only['label']]:.1%}, ")
