@@ -95,8 +95,8 @@ class Predictor:
             for example, pixels in zip(chunk, made, strict=True):
                 if pixels.shape != shape:
                     raise Refused(
-                        f"{example.location}: it becomes {list(pixels.shape)}, and those of training were {list(shape)}; "
-                        "crop it to their shape"
+                        f"{example.location}: it becomes {list(pixels.shape)}, and images of training became "
+                        f"{list(shape)}; crop it to their shape"
                     )
             return {PIXELS: np.stack(made).astype(str(floats).removeprefix("torch."))}
 

@@ -12,7 +12,7 @@ MARK = "\ue0f1"
 
 
 def end_ids(tokenizer: Any, of_model: int | list[int] | None) -> list[int]:
-    """Tokens that end what the model writes: the tokenizer's, the model's, and what its chat template has after answers."""
+    """Tokens that end what the model writes: the tokenizer's, the model's, and that after answers in chats."""
     found = {*(of_model if isinstance(of_model, list | tuple) else [of_model]), end_token_id(tokenizer)}
     return sorted({*(int(each) for each in found if each is not None), *_after_answers(tokenizer)})
 
