@@ -5,7 +5,8 @@ Only stages that will run are checked. Each check is a pure function of the pack
 
 import dataclasses
 
-from fleetune.contracts.run_config import ModelRequest, RunConfig, TrainingRequest
+from fleetune.contracts.run_config import ModelRequest, RunConfig
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord
 from flows.runner import Runner

@@ -4,7 +4,8 @@ from fleetune import clock, planning
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.run_config import StrategyRequest, TrainingRequest
+from fleetune.contracts.run_config import StrategyRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.drawing import ReportContent, report
 from fleetune.planning.strategy import Problem
 from stages.entry_point import StageContext, main

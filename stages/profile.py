@@ -4,7 +4,8 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.run_config import ModelRequest, ProfileRequest, TrainingRequest
+from fleetune.contracts.run_config import ModelRequest, ProfileRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import open_sites
 from fleetune.launching.placement import FleetPlacement
 from fleetune.profiling.cache import MeasurementCache

@@ -8,7 +8,8 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.run_config import ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import open_sites
 from fleetune.launching.placement import FleetPlacement
 from fleetune.preparation.local_data import DeviceWork
@@ -17,6 +18,7 @@ from fleetune.training.local_data import prepare_own_data
 from fleetune.training.task import TrainingTask
 from stages.entry_point import StageContext, main
 from stages.reviser import around_stragglers, reviser
+from stages.scoring import scorer
 
 
 def train(context: StageContext, change: Callable[[TrainingTask], TrainingTask] = lambda task: task) -> None:
@@ -47,6 +49,7 @@ def train(context: StageContext, change: Callable[[TrainingTask], TrainingTask] 
             note=channel.note,
             resumed=channel.resumed,
             earlier=tuple(map(Path, context.task.earlier)),
+            score=scorer(context),
             stop=context.termination,
             returns=True,
             revise=reviser(plan, fleet, profile, seed),

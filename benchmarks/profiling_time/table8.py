@@ -13,8 +13,9 @@ from benchmarks import CONFIGS
 from benchmarks.report import Figure, Sheet
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import IMAGE, PROCESS, Device, Fleet, Link
-from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import ignore_progress
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.formatting import seconds
 from fleetune.launching import Sites
 from fleetune.preparation.prepare import PreparationTask, prepare

@@ -10,8 +10,9 @@ from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetReques
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.discovery.discover import discover
 from fleetune.launching import Launcher, LocalSites
 from fleetune.planning import solve

@@ -134,6 +134,15 @@ class RoundMetrics:
 
 
 @record
+class RoundScores:
+    """Scores of the state after so many rounds, on held-out samples."""
+
+    rounds: int
+    values: dict[str, float]
+    """Name -> score; `loss` is one of them."""
+
+
+@record
 class TrainingMetrics:
     """The `metrics` artifact of `train`."""
 
@@ -158,6 +167,13 @@ class TrainingMetrics:
     """Transfers of an average over lanes of median duration, from its start; empty if none was measured."""
     revised_from_round: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
     """First round that a plan trained which followed this one, as devices were lost; None: all are this plan's."""
+
+    scores: Annotated[tuple[RoundScores, ...], Field(exclude_if=_neutral)] = ()
+    """While it trained, in the order of rounds; empty unless `training.evaluate_every_rounds` is set."""
+    result_rounds: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    """Rounds in the result, where that is the best state and not the last one."""
+    ended_early: Annotated[str, Field(exclude_if=_neutral)] = ""
+    """Why rounds of the config were left out, in a sentence; empty if none was."""
 
     @property
     def average_s(self) -> float:

@@ -12,6 +12,7 @@ from fleetune.contracts.mixed_precision import HALF, check_mixed_precision, refu
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
 from fleetune.contracts.schedule import Schedule
 from fleetune.contracts.tracking import TrackingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 
 SCORES = {
@@ -209,72 +210,6 @@ class DataRequest:
                 "data: chat_template is a file of this machine, which devices with data of their own (data.local) do "
                 "not have; put it into the model's folder as chat_template.jinja"
             )
-
-
-@record
-class TrainingRequest:
-    """The `training` section of a run. A round is one optimizer step over batch_samples samples."""
-
-    rounds: int
-    batch_samples: int = 32
-    micro_batch_samples: int = 8
-    optimizer: str = "adamw"
-    learning_rate: float = 5e-4
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-    """Momentum of sgd."""
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    schedule: str = "constant"
-    """Learning rate after the warm-up: constant, linear (to 0 at the last round) or cosine."""
-    warmup_rounds: int = 0
-    clip_norm: float | None = None
-    """Maximum global L2 norm of the gradients; None disables clipping."""
-    checkpoint_every_rounds: int | None = None
-    """None: every 50 rounds or a quarter of all rounds, whichever is less, and once a minute. A number replaces all."""
-    replan_stragglers: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """True: a device that has become much slower than its profile is given less work. It is reported in any case."""
-
-    def __post_init__(self) -> None:
-        positive(
-            "training",
-            rounds=self.rounds,
-            batch_samples=self.batch_samples,
-            micro_batch_samples=self.micro_batch_samples,
-            learning_rate=self.learning_rate,
-            epsilon=self.epsilon,
-        )
-        not_negative(
-            "training",
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            warmup_rounds=self.warmup_rounds,
-        )
-        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
-            not_negative("training", **{name: beta})
-            if beta >= 1:
-                raise Refused(f"training: {name} must be below 1 (got {beta})")
-        one_of("training", "optimizer", self.optimizer, ("adamw", "sgd"))
-        one_of("training", "schedule", self.schedule, ("constant", "linear", "cosine"))
-        for name in ("clip_norm", "checkpoint_every_rounds"):
-            if getattr(self, name) is not None:
-                positive("training", **{name: getattr(self, name)})
-        if self.batch_samples % self.micro_batch_samples:
-            raise Refused(
-                f"training: micro_batch_samples {self.micro_batch_samples} does not divide batch_samples "
-                f"{self.batch_samples}; choose a divisor"
-            )
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches of one round (M in the papers)."""
-        return self.batch_samples // self.micro_batch_samples
-
-    @property
-    def optimizer_bytes_per_param_byte(self) -> float:
-        """Bytes of optimizer state per trainable byte."""
-        return 2.0 if self.optimizer == "adamw" else (1.0 if self.momentum else 0.0)
 
 
 STRATEGIES = ("asteroid", "d2ft", "dp", "fusionllm", "lola-deft", "pp", "single", "split-learning")

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.record import record
-from fleetune.contracts.run_config import ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import Progress
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import Sites
 from fleetune.profiling.cache import MeasurementCache
 

@@ -26,12 +26,14 @@ from fleetune.recovery.state import (
     REWIND,
     REWINDING,
     RUNNING,
+    SCORING,
     State,
+    kept_versions,
 )
 from fleetune.recovery.transfers import Item, Links
 
-KEPT_CHECKPOINTS = 2
-
+_HELD = (RUNNING, LOGGING, FINISHING, SCORING)
+"""Phases in which the holders of the plan have all that it needs."""
 Step = tuple[State, tuple[p.Command, ...]]
 """The state after an event, and what is to be done, in this order."""
 
@@ -49,6 +51,8 @@ class Conductor:
     most_gaps: int = 3
     """Losses of messages on one link without a commit in between, after which plans do without the link."""
     replans_stragglers: bool = False
+    scores_every_rounds: int = 0
+    """Rounds between two versions that are saved and scored before the next round begins; 0: none is scored."""
 
     def start(self, coordinator: int, members: Iterable[str], history: History, on_disk: Iterable[Version]) -> Step:
         """Return the first state of a coordinator.
@@ -60,7 +64,7 @@ class Conductor:
                 phase=COLLECTING,
                 attempt=Attempt(coordinator, 0),
                 history=history,
-                on_disk=_kept({INITIAL, *on_disk}, history),
+                on_disk=kept_versions({INITIAL, *on_disk}, history),
                 members=frozenset(),
                 waiting=frozenset(members),
             )
@@ -69,8 +73,6 @@ class Conductor:
     def step(self, state: State, event: p.Event) -> Step:
         """Return the state after an event, and the commands to carry out."""
         return (state, ()) if state.phase == ENDED else _HANDLERS[type(event)](self, state, event)
-
-    # ---------------------------------------------------------------- recovery
 
     def _freeze(self, state: State, *before: p.Command) -> Step:
         """Begin a new attempt: all members end their round and report what they hold."""
@@ -173,7 +175,8 @@ class Conductor:
 
     def _rewound(self, state: State, event: p.LogRewound) -> Step:
         history = state.history.rewound(event.rounds)
-        state = replace(state, history=history, on_disk=_kept(state.on_disk, history), writing=state.writing - {REWIND})
+        on_disk, writing = kept_versions(state.on_disk, history), state.writing - {REWIND}
+        state = replace(state, history=history, on_disk=on_disk, writing=writing)
         return self._resume(state) if state.phase == REWINDING else self._collected(state)
 
     def _resume(self, state: State) -> Step:
@@ -181,13 +184,17 @@ class Conductor:
         version = state.history.version
         drop = p.DropOld(attempt=state.attempt, version=version, devices=_sorted(state.members))
         state = replace(state, backup=version)
-        if state.history.rounds == self.rounds:
-            state, commands = self._finish(state)
-            return state, (drop, *commands)
-        start = p.StartRound(attempt=state.attempt, round=state.history.rounds, devices=state.plan.devices)
-        return replace(state, phase=RUNNING, answered=frozenset()), (drop, start)
+        return self._finish(state, drop) if self._is_border(state.history) else self._run(state, drop)
 
-    # ------------------------------------------------------------------ rounds
+    def _run(self, state: State, *before: p.Command) -> Step:
+        """Let devices that are at the newest version run the next round."""
+        start = p.StartRound(attempt=state.attempt, round=state.history.rounds, devices=state.plan.devices)
+        return replace(state, phase=RUNNING, answered=frozenset()), (*before, start)
+
+    def _is_border(self, history: History) -> bool:
+        """Return whether the newest version is saved before anything else: it is the last one, or is to be scored."""
+        every = self.scores_every_rounds
+        return history.rounds == self.rounds or bool(every and history.rounds and history.rounds % every == 0)
 
     def _prepared(self, state: State, event: p.Prepared) -> Step:
         due = (state.attempt, state.history.rounds)
@@ -205,7 +212,7 @@ class Conductor:
         state = replace(state, history=history, writing=state.writing - {COMMIT}, gaps=())
         if state.phase != LOGGING:
             return self._collected(state)
-        last = history.rounds == self.rounds or state.stop
+        last = self._is_border(history) or state.stop
         border = last or bool(state.waiting) or bool(state.slow)
         checkpoint = event.checkpoint and not border and state.saving is None and not state.completing
         overdue = history.rounds - state.backup.rounds >= self.backup_every_rounds > 0
@@ -235,8 +242,6 @@ class Conductor:
         release = p.ReleaseBackups(version=event.version, devices=_sorted(state.members))
         return replace(state, backing=None, backup=event.version), (release,)
 
-    # -------------------------------------------------------------- checkpoints
-
     def _saved(self, state: State, event: p.Saved) -> Step:
         if state.saving is None or event.version != state.saving:
             return state, ()
@@ -247,7 +252,7 @@ class Conductor:
         return replace(state, saving=None, completing=state.completing | {event.version}), (complete,)
 
     def _checkpoint_complete(self, state: State, event: p.CheckpointComplete) -> Step:
-        on_disk = _kept({*state.on_disk, event.version}, state.history)
+        on_disk = kept_versions({*state.on_disk, event.version}, state.history)
         state = replace(state, on_disk=on_disk, completing=state.completing - {event.version})
         return self._finish(state) if state.phase == FINISHING else self._collected(state)
 
@@ -259,8 +264,10 @@ class Conductor:
         return state, (p.Report(sentence=event.reason), *commands)
 
     def _finish(self, state: State, *before: p.Command) -> Step:
-        """Save the newest version, unless that is done or under way, and end once it is on disk."""
+        """Save the newest version, unless that is done or under way; once it is on disk, have it scored, or end."""
         state, version = replace(state, phase=FINISHING), state.history.version
+        if version in state.on_disk and self.scores_every_rounds and not state.stop and version != INITIAL:
+            return replace(state, phase=SCORING), (*before, p.Score(version=version))
         if version in state.on_disk:
             done = version.rounds == self.rounds
             where = (
@@ -274,7 +281,13 @@ class Conductor:
         save = p.Save(version=version, devices=state.plan.savers)
         return replace(state, saving=version, saved=frozenset()), (*before, save)
 
-    # ----------------------------------------------------------------- devices
+    def _scored(self, state: State, event: p.Scored) -> Step:
+        """Go on with the next round, for other devices where some wait, unless this was the last one."""
+        if state.phase != SCORING or event.version != state.history.version:
+            return state, ()
+        if event.enough or event.version.rounds == self.rounds:
+            return self._end(state, "done", exit_code=0)
+        return self._freeze(state) if state.waiting or state.slow else self._run(state)
 
     def _joined(self, state: State, event: p.Joined) -> Step:
         """Let a device wait for the border of a round, unless it is wanted at once or a plan is being looked for; a
@@ -298,7 +311,7 @@ class Conductor:
         )
         if state.stop:
             return self._end(state, f"ended as was asked, but {device} was lost: {event.reason}", dismiss)
-        if state.phase in (RUNNING, LOGGING, FINISHING) and state.layout and device not in state.layout.holders:
+        if state.phase in _HELD and state.layout and device not in state.layout.holders:
             return state, (dismiss,)
         return self._freeze(replace(state, replan=True), dismiss)
 
@@ -333,13 +346,11 @@ class Conductor:
         slow = state.slow | {event.device} if self.replans_stragglers else state.slow
         return replace(state, slow=slow), (p.Report(sentence=f"device {event.device} {event.reason}"),)
 
-    # --------------------------------------------------------------------- end
-
     def _stop_asked(self, state: State, event: p.StopAsked) -> Step:
         """End with a checkpoint; where devices are not at a whole version yet, with the newest one on disk."""
         if state.phase in (LOGGING, FINISHING):
             return replace(state, stop=True), ()
-        if state.phase == RUNNING:
+        if state.phase in (RUNNING, SCORING):
             return self._finish(replace(state, stop=True))
         return self._end(state, "ended as was asked, during a recovery; run it again to go on")
 
@@ -351,12 +362,6 @@ class Conductor:
 
     def _end(self, state: State, reason: str, *before: p.Command, exit_code: int = TryAgain.exit_code) -> Step:
         return replace(state, phase=ENDED), (*before, p.End(reason=reason, exit_code=exit_code))
-
-
-def _kept(versions: Iterable[Version], history: History) -> tuple[Version, ...]:
-    """Return the newest checkpoints of a history, and INITIAL, which is always there."""
-    found = sorted(version for version in set(versions) if version in history and version != INITIAL)
-    return (INITIAL, *found[-KEPT_CHECKPOINTS:])
 
 
 def _sorted(devices: Iterable[str]) -> tuple[str, ...]:
@@ -382,6 +387,7 @@ _HANDLERS: Mapping[type[p.Event], Callable[[Conductor, State, Any], Step]] = {
     p.CheckpointComplete: Conductor._checkpoint_complete,
     p.CheckpointFailed: Conductor._checkpoint_failed,
     p.BackedUp: Conductor._backed_up,
+    p.Scored: Conductor._scored,
     p.StopAsked: Conductor._stop_asked,
     p.Failed: Conductor._failed,
 }

@@ -194,6 +194,15 @@ class BackedUp(Event):
 
 
 @record
+class Scored(Event):
+    """What `Score` asked for is done, as far as the next round depends on it."""
+
+    version: Version
+    enough: bool = False
+    """True if the training ends with this version, although rounds are left."""
+
+
+@record
 class StopAsked(Event):
     """The run is to end early, with a checkpoint."""
 
@@ -328,6 +337,13 @@ class CompleteCheckpoint(Command):
 
     version: Version
     devices: tuple[str, ...]
+
+
+@record
+class Score(Command):
+    """Score a checkpoint that is on disk; answered by `Scored`."""
+
+    version: Version
 
 
 @record

@@ -6,9 +6,12 @@ MOVING      waits until every device has all that the plan wants on it
 REWINDING   waits until rounds that are run again are cut from the log
 RUNNING     a round runs; waits until all devices have prepared it
 LOGGING     waits until its commit is on disk; only then it is sent
-FINISHING   no round runs; waits for the last checkpoint
+FINISHING   no round runs; waits for the checkpoint of the newest version
+SCORING     no round runs; it is on disk, and its scores are asked for
 ENDED       drops every event
 """
+
+from collections.abc import Iterable
 
 from fleetune.contracts.record import record
 from fleetune.recovery.holdings import INITIAL, Attempt, History, Holding, Version
@@ -16,6 +19,8 @@ from fleetune.recovery.protocol import Layout
 
 COLLECTING, REVISING, MOVING, REWINDING = "collecting", "revising", "moving", "rewinding"
 RUNNING, LOGGING, FINISHING, ENDED = "running", "logging", "finishing", "ended"
+SCORING = "scoring"
+KEPT_CHECKPOINTS = 2
 COMMIT, REWIND = "commit", "rewind"
 
 
@@ -66,3 +71,9 @@ class State:
         """The newest plan, in phases that have one."""
         assert self.layout is not None, f"{self.phase} has a plan"
         return self.layout
+
+
+def kept_versions(versions: Iterable[Version], history: History) -> tuple[Version, ...]:
+    """Return the newest checkpoints of a history, and INITIAL, which is always there."""
+    found = sorted(version for version in set(versions) if version in history and version != INITIAL)
+    return (INITIAL, *found[-KEPT_CHECKPOINTS:])

@@ -10,9 +10,9 @@ A checkpoint is complete when round.json exists and every file has the recorded 
 the newest is damaged, training resumes from the one before.
 """
 
+import os
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +24,7 @@ from safetensors.torch import save_file
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
-from fleetune.contracts.run_config import TrainingRequest
-from fleetune.errors import Refused, TryAgain
+from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.filesystem import file_digest, free_space, sync, write_durably
 from fleetune.training.optimizer import NamedOptimizer
 
@@ -40,9 +39,6 @@ SAVE = "save"
 SAVING_S = 600.0
 SAVING_AT_STOP_S = 20.0
 """Longest wait for the last checkpoint of a training that was told to end."""
-MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
-MIN_INTERVAL_RATIO = 20.0
-"""Least interval between checkpoints in multiples of the last one's duration: they take at most 5 % of the time."""
 
 
 Tensors = Mapping[str, torch.Tensor]
@@ -104,6 +100,12 @@ def write_text(text: str, path: Path) -> None:
 def checkpoint_folder(work: Path, round: int) -> Path:
     """Return the folder of the state after `round` rounds."""
     return work / CHECKPOINTS / f"round-{round:06d}"
+
+
+def complete_of(work: Path, round: int) -> StoredCheckpoint:
+    """Return the checkpoint of the state after `round` rounds; TryAgain if it is damaged."""
+    folder = checkpoint_folder(work, round)
+    return StoredCheckpoint(folder, verified_mark(folder))
 
 
 def newest_complete(work: Path, note: Callable[[str], None]) -> StoredCheckpoint | None:
@@ -206,9 +208,9 @@ def shard_name(lane: str, segment: int, lanes: int) -> str:
 
 
 def mark_complete(
-    work: Path, round: int, shards: Mapping[str, FileDigest], commits: str, before: Path | None
+    work: Path, round: int, shards: Mapping[str, FileDigest], commits: str, kept: Collection[int]
 ) -> StoredCheckpoint:
-    """Mark a checkpoint as complete, then delete all others except `before`.
+    """Mark a checkpoint as complete, then delete all others except those of the rounds `kept`.
 
     shards: digests of the files, computed by their writers. commits: the lines of the commit log.
     Everything is on disk before anything is deleted. TryAgain if a shard differs from its digest or the disk does not
@@ -229,8 +231,8 @@ def mark_complete(
             sync(each)
     except OSError as error:
         raise write_error(folder, error) from None
-    for _, other in _rounds(work):
-        if other not in (folder, before):
+    for number, other in _rounds(work):
+        if number != round and number not in kept:
             delete_checkpoint(other)
     return StoredCheckpoint(folder, mark)
 
@@ -256,6 +258,31 @@ def drop_incomplete(work: Path) -> None:
     for _, folder in _rounds(work):
         if not (folder / MARK).exists():
             delete_checkpoint(folder)
+
+
+def copy_checkpoint(found: StoredCheckpoint, work: Path) -> Path:
+    """Copy a checkpoint into another work folder, by hard links where the disk allows them, and return its folder."""
+    folder, mark = found
+    target, part = checkpoint_folder(work, mark.round), work / CHECKPOINTS / "adopted.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    for name in dict.fromkeys((*mark.files, *mark.digests, MARK)):
+        try:
+            os.link(folder / name, part / name)
+        except OSError:
+            shutil.copyfile(folder / name, part / name)
+        sync(part / name)
+    sync(part)
+    delete_checkpoint(target)
+    part.rename(target)
+    sync(target.parent)
+    return target
+
+
+def adopt(work: Path, earlier: Path, round: int) -> None:
+    """Copy the checkpoint of a round from another work folder, if it is whole there."""
+    with suppress(FleetuneError):
+        copy_checkpoint(complete_of(earlier, round), work)
 
 
 def restore(folder: Path, holder: StateHolder, optimizer: NamedOptimizer, lane: str = "") -> None:
@@ -346,51 +373,3 @@ def _tensors(
                         yield key.removeprefix(prefix), file.get_tensor(key)
         except (OSError, SafetensorError) as error:
             raise TryAgain(f"{folder / name}: cannot be read ({error}); run again") from None
-
-
-class CheckpointSaver:
-    """Schedules and saves the checkpoints of one attempt.
-
-    found: the checkpoint that the attempt resumes from. clock: returns seconds.
-    """
-
-    def __init__(
-        self,
-        training: TrainingRequest,
-        work: Path,
-        found: StoredCheckpoint | None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._training, self._work, self._clock = training, work, clock
-        self.newest = found
-        self._last_s, self._took_s, self._began_s = clock(), 0.0, 0.0
-
-    def due(self, done: int) -> bool:
-        """Return whether the state after `done` rounds is to be saved.
-
-        The last round is always saved. Else every `checkpoint_every_rounds` rounds; without that setting, every 50
-        rounds or every quarter of all rounds, whichever is less, and whenever the last checkpoint is older than a
-        minute.
-        """
-        every = self._training.checkpoint_every_rounds
-        if done == self._training.rounds:
-            return True
-        if every is not None:
-            return done % every == 0
-        every = min(MAX_INTERVAL_ROUNDS, -(-self._training.rounds // MIN_CHECKPOINTS))
-        return done % every == 0 or self._clock() - self._last_s >= max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
-
-    def prepare(self, done: int) -> None:
-        """Delete what an earlier attempt left in the next checkpoint's folder; its writing begins now."""
-        delete_checkpoint(checkpoint_folder(self._work, done))
-        self._began_s = self._clock()
-
-    def complete(self, done: int, shards: Mapping[str, FileDigest], commits: str) -> None:
-        """Mark the state after `done` rounds as complete, whose shards all lie in its folder.
-
-        shards: file -> digest, from its writer. commits: the lines of the commit log up to there.
-        """
-        before = self.newest.folder if self.newest else None
-        self.newest = mark_complete(self._work, done, shards, commits, before)
-        self._last_s = self._clock()
-        self._took_s = self._last_s - self._began_s

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.training.checkpoints import MODEL
 from fleetune.training.exchange import Tensors
 from fleetune.training.optimizer import NamedOptimizer

@@ -11,7 +11,6 @@ An attempt finds and leaves in its work folder
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -20,15 +19,11 @@ from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.filesystem import sync
 from fleetune.monitoring.event_log import ENDED
 from fleetune.training.checkpoints import (
-    CHECKPOINTS,
     COMMITS,
-    MARK,
     StoredCheckpoint,
-    checkpoint_folder,
-    delete_checkpoint,
+    copy_checkpoint,
     newest_complete,
     write_text,
 )
@@ -137,7 +132,7 @@ def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None
         kept = [line for line in lines if f'"event": "{ENDED}"' not in line]
         write_text("".join(f"{line}\n" for line in kept), work / EVENTS)
     write_text(json_io.text(PlanStart(from_round=mark.round, digests=read_plan_start(before).digests)), work / PLAN)
-    return StoredCheckpoint(_copy_checkpoint(newest, work), mark)
+    return StoredCheckpoint(copy_checkpoint(newest, work), mark)
 
 
 def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:
@@ -193,22 +188,3 @@ def _report(task: TrainingTask, start: PlanStart, done: int) -> None:
     )
     whose = "another plan's" if start.replanned and start.from_round == done else "an earlier attempt's"
     (task.resumed or task.note)(f"{left}, by {whose} checkpoint")
-
-
-def _copy_checkpoint(found: StoredCheckpoint, work: Path) -> Path:
-    """Copy a checkpoint into another work folder, by hard links where the disk allows them, and return its folder."""
-    folder, mark = found
-    target, part = checkpoint_folder(work, mark.round), work / CHECKPOINTS / "adopted.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    for name in dict.fromkeys((*mark.files, *mark.digests, MARK)):
-        try:
-            os.link(folder / name, part / name)
-        except OSError:
-            shutil.copyfile(folder / name, part / name)
-        sync(part / name)
-    sync(part)
-    delete_checkpoint(target)
-    part.rename(target)
-    sync(target.parent)
-    return target

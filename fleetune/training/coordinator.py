@@ -6,6 +6,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from fleetune.checks import untrainable_features
@@ -14,6 +15,7 @@ from fleetune.clock.costs import memory_warnings
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TrainingMetrics
 from fleetune.contracts.plan import Plan
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.models.export import copy_tokenizer, export_model
@@ -31,6 +33,7 @@ from fleetune.training.local_data import check_nothing_raw_leaves
 from fleetune.training.measurements import MeasuredRound, RoundMeasurements, busy_s
 from fleetune.training.task import TrainingTask
 from fleetune.training.training_loop import TrainingLoop
+from fleetune.training.validation import Validation
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -43,6 +46,7 @@ def train(task: TrainingTask) -> TrainingMetrics:
     features that training does not implement.
     """
     validate_supported(task.plan.plan)
+    check_scored_rounds(task.training, task.plan.plan)
     if task.local:
         check_nothing_raw_leaves(task)
     try:
@@ -70,22 +74,41 @@ def validate_supported(plan: Plan) -> None:
         )
 
 
+def check_scored_rounds(training: TrainingRequest, plan: Plan) -> None:
+    """Refused: between two averages no state is that of all lanes, so none can be scored."""
+    every, average = training.evaluate_every_rounds, plan.average_every_rounds
+    if every and average and every % average:
+        raise Refused(
+            f"training: evaluate_every_rounds {every} is no multiple of the {average} rounds between two averages of "
+            f"strategy {plan.strategy}; only averages can be scored"
+        )
+
+
 def _train(task: TrainingTask) -> TrainingMetrics:
     started_s = time.monotonic()
     found = adopt_newest(task.work, task.earlier, task.note)
     drop_incomplete(task.work)
     rounds = resume(task, found)
     first_round = len(rounds)
+    validation = Validation(task.training, task.work, task.score, task.note)
+    validation.resume(first_round, task.earlier)
     measured = RoundMeasurements()
     with EventLog(task.work / EVENTS) as events:  # without an `ended` line the next attempt continues the log
         events.started(task.training.rounds)
-        if found is None or first_round < task.training.rounds:
-            found, rounds = TrainingLoop(task, found, rounds, events, measured).run()
+        if found is None or first_round < task.training.rounds or not validation.complete:
+            found, rounds = TrainingLoop(task, found, rounds, events, measured, validation).run()
         events.ended()
-    metrics = _training_metrics(task, first_round, tuple(rounds), measured, time.monotonic() - started_s)
+    assert found is not None, "the last round is always saved"
+    result = validation.result(found)
+    metrics = replace(
+        _training_metrics(task, first_round, tuple(rounds), measured, time.monotonic() - started_s),
+        scores=tuple(validation.scores),
+        result_rounds=result.mark.round if result is not found else None,
+        ended_early=validation.ended_early,
+    )
     for sentence in memory_warnings(task.fleet, _forecast_bytes(task, measured), measured.peaks):
         task.note(sentence)
-    _write_artifacts(task, found, metrics)
+    _write_artifacts(task, result, metrics)
     return metrics
 
 
@@ -124,9 +147,8 @@ def _amounts(pairs: Iterable[tuple[str, float]]) -> tuple[DeviceAmount, ...]:
     return tuple(DeviceAmount(device=device, amount=float(amount)) for device, amount in pairs)
 
 
-def _write_artifacts(task: TrainingTask, found: StoredCheckpoint | None, metrics: TrainingMetrics) -> None:
+def _write_artifacts(task: TrainingTask, found: StoredCheckpoint, metrics: TrainingMetrics) -> None:
     """Write the checkpoint and metrics artifacts; the model is exported from the state files that lie beside it."""
-    assert found is not None, "the last round is always saved"
     checkpoint = task.output / "checkpoint"
     state = copy_state(found, checkpoint / "state")
     config = saved_configuration(task.model_folder / "model")

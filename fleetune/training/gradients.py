@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.plan import Lane
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.training.exchange import DTYPES, Exchange, TransferKey
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.models.segment import SegmentRunner
 
 AVERAGED, COUNT = ("running_mean", "running_var"), "num_batches_tracked"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.program import Seat
 from fleetune.training.batches import Batches

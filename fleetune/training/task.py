@@ -12,9 +12,11 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
-from fleetune.contracts.run_config import ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import NoStopRequest, Progress, StopRequest, ignore_progress
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import Sites
+from fleetune.training.validation import BeginScoring
 
 COORDINATOR = "coordinator"
 """Name of the coordinator on the links."""
@@ -62,6 +64,8 @@ class TrainingTask:
     """(Round, device -> measured compute seconds) -> the seconds by which blocks are dealt anew."""
     logged: Callable[[int], None] = lambda round: None
     """Receives each round that is in the commit log and was not yet sent to the devices."""
+    score: BeginScoring | None = None
+    """Scores a checkpoint beside the training, for `training.evaluate_every_rounds`."""
     stop: StopRequest = field(default_factory=NoStopRequest)
     """Ends the training once it has a checkpoint of the last committed round."""
     returns: bool = False

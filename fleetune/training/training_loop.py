@@ -18,10 +18,10 @@ from fleetune.monitoring import EventLog
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
 from fleetune.recovery.holdings import INITIAL, History, Restoration, Version
+from fleetune.training.checkpoint_saver import CheckpointSaver
 from fleetune.training.checkpoints import (
     COMMITS,
     SAVE,
-    CheckpointSaver,
     FileDigest,
     StoredCheckpoint,
     checkpoint_folder,
@@ -41,6 +41,7 @@ from fleetune.training.revisions import Revisions
 from fleetune.training.roles import after_rounds
 from fleetune.training.round_metrics import round_metrics
 from fleetune.training.task import TrainingTask
+from fleetune.training.validation import Validation
 from fleetune.training.worker_group import WorkerGroup
 
 
@@ -54,6 +55,7 @@ class TrainingLoop:
         rounds: list[RoundMetrics],
         events: EventLog,
         measured: RoundMeasurements,
+        validation: Validation,
     ) -> None:
         """found: the checkpoint to resume from. rounds: those in it. measured: receives what devices report."""
         self._events, self._measured = events, measured
@@ -63,6 +65,8 @@ class TrainingLoop:
         self._task = task = replace(task, plan=replace(task.plan, plan=plan))
         self._replanner = Replanner(plan, task.fleet, task.profile, logged)
         self._saver = CheckpointSaver(task.training, task.work, found, task.clock)
+        self._validation = validation
+        self._saver.also_kept = lambda: validation.kept
         self._log = CommitLog(task.work / COMMITS, rounds)
         self._revisions = Revisions(task)
         self._conductor = Conductor(
@@ -71,6 +75,7 @@ class TrainingLoop:
             links={(link.source, link.target): link.bytes_per_s for link in task.fleet.links},
             backup_every_rounds=plan.backup_every_rounds,
             replans_stragglers=task.training.replan_stragglers and task.around_stragglers is not None,
+            scores_every_rounds=validation.every_rounds,
         )
         self._ready: dict[str, Mapping[str, Any]] = {}
         self._commit: dict[str, Any] | None = None
@@ -105,6 +110,7 @@ class TrainingLoop:
             p.Save: self._save,
             p.CompleteCheckpoint: self._complete,
             p.ReleaseBackups: self._release,
+            p.Score: self._score,
             p.End: self._note_end,
         }
 
@@ -126,6 +132,7 @@ class TrainingLoop:
                             self._tell(event)
                     self._raise_end(self._end)
         finally:
+            self._validation.close()
             self._log.close()
         return self._saver.newest, self._log.rounds
 
@@ -141,8 +148,6 @@ class TrainingLoop:
         self._state, commands = step
         self._cause = cause
         return [event for command in commands for event in self._carries_out[type(command)](command)]
-
-    # ------------------------------------------------------------------ events
 
     def _events_of(self, found: Iterable[Found]) -> Iterable[p.Event]:
         """Yield what workers say and what was lost, a request to end, and who lets others wait too long."""
@@ -161,6 +166,8 @@ class TrainingLoop:
                 yield p.Heard(device=each.device)
             else:
                 yield self._lost(each)
+        if (answer := self._validation.answer()) is not None and self._state.history.rounds == answer.rounds:
+            yield p.Scored(version=self._state.history.version, enough=answer.enough)
         if self._task.stop.asked and not self._state.stop:
             yield p.StopAsked()
         for device in self._returns.take_due():
@@ -213,8 +220,6 @@ class TrainingLoop:
         if self._returns.forget(lost.device):
             self._workers.dismiss(lost.device)
         return p.Ended(device=lost.device, reason=lost.why)
-
-    # ---------------------------------------------------------------- recovery
 
     def _abort(self, command: p.Abort) -> Iterable[p.Event]:
         self._ready.clear()
@@ -303,6 +308,7 @@ class TrainingLoop:
 
     def _rewind(self, command: p.RewindLog) -> Iterable[p.Event]:
         self._log.rewind(command.rounds)
+        self._validation.rewind(command.rounds)
         return (p.LogRewound(rounds=command.rounds),)
 
     def _drop_old(self, command: p.DropOld) -> Iterable[p.Event]:
@@ -316,8 +322,6 @@ class TrainingLoop:
             self._limited, self._new = True, False
         self._workers.send(command.devices, "start", {"attempt": command.attempt, "round": command.round})
         return ()
-
-    # ------------------------------------------------------------------ rounds
 
     def _log_commit(self, command: p.LogCommit) -> Iterable[p.Event]:
         """Write a commit to disk, with what is decided by it."""
@@ -345,7 +349,8 @@ class TrainingLoop:
             self._saver.prepare(done)
         state = self._state
         saving = {state.saving} if state.saving else set()
-        kept = sorted({version.rounds for version in {*state.on_disk, *state.completing, *saving}})
+        versions = {version.rounds for version in {*state.on_disk, *state.completing, *saving}}
+        kept = sorted(versions.union(self._validation.kept))
         told = {"checkpoint": command.checkpoint, "backup": command.backup, "starts_next": command.starts_next}
         self._workers.send(command.devices, "commit", {**self._commit, **told, "kept": kept})
         self._events.committed(command.round)
@@ -366,12 +371,14 @@ class TrainingLoop:
         self._saver.complete(done, self._shards.pop(command.version), self._log.text_of(done))
         return (p.CheckpointComplete(version=command.version),)
 
+    def _score(self, command: p.Score) -> Iterable[p.Event]:
+        self._validation.ask(command.version.rounds)
+        return ()
+
     def _release(self, command: p.ReleaseBackups) -> Iterable[p.Event]:
         version = describe_version(command.version)
         self._workers.send(command.devices, "release", {"attempt": self._state.attempt, "version": version})
         return ()
-
-    # --------------------------------------------------------------------- end
 
     def _note_end(self, command: p.End) -> Iterable[p.Event]:
         self._end = command

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.training import faults
 from fleetune.training.roles import savers_of

@@ -3,7 +3,8 @@
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, StrategyRequest, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, StrategyRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 
 MODEL = {"model_type": "bert"}

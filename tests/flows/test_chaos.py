@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundMetrics, TrainingMetrics
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.monitoring import Event
 from fleetune.training.checkpoints import MODEL, CheckpointMark, FileDigest

@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import json_io
-from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import RunRecord, Store

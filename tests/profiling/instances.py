@@ -9,8 +9,9 @@ from typing import Any
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, Link
-from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import ignore_progress
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import Command, LocalSites
 from fleetune.models.graph import Graph
 from fleetune.profiling.task import MeasureTask, ProfilingTask

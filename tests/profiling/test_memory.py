@@ -12,8 +12,8 @@ import pytest
 from fleetune.clock import Clock
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet
-from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import ignore_progress
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Infeasible
 from fleetune.launching import MALLOC_ENVIRONMENT, Command, LocalSites, ProcessLauncher
 from fleetune.models.skeleton import skeleton

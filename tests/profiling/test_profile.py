@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fleetune.contracts import json_io
 from fleetune.contracts.profile import Profile, Spread
-from fleetune.contracts.run_config import ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from stages.catalog import STAGES, StageSpec, config_slice, find_stage, producer_of, waves
 

@@ -11,7 +11,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
 from fleetune.store.garbage import Removal, remove_old_runs
 from fleetune.store.manifest import FileEntry, content_digest

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.store import Lock, RunRecord, StageRecord, Store
 from fleetune.store.lock import is_held

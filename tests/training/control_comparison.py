@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.models.randomness import unit_seed
 from fleetune.training.batches import lane_rows, lane_seed

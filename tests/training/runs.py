@@ -11,7 +11,8 @@ from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
-from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
 from fleetune.training.coordinator import train

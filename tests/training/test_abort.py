@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import Lane, LinkUse, Plan, Segment, Share
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.launching import ProcessLauncher
 from fleetune.monitoring import EventLog

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fleetune.contracts.run_config import DataRequest, ModelRequest, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.models.loss import count_targets, loss_sum
 from tests.data.chat_samples import CHATML, chats

@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,12 @@ from torch import nn
 
 from fleetune import filesystem
 from fleetune.contracts.metrics import RoundMetrics
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.models.segment import SegmentRunner
 from fleetune.training import checkpoints
+from fleetune.training.checkpoint_saver import CheckpointSaver
 from fleetune.training.checkpoints import (
-    CheckpointSaver,
     StoredCheckpoint,
     checkpoint_folder,
     copy_state,
@@ -114,7 +114,7 @@ def moved(segment: SegmentRunner) -> NamedOptimizer:
 
 
 def saved(
-    ready: Recorded, work: Path, cuts: list[int], round: int = 1, before: Path | None = None
+    ready: Recorded, work: Path, cuts: list[int], round: int = 1, kept: Collection[int] = ()
 ) -> dict[str, torch.Tensor]:
     """Write a complete checkpoint of the segments between cuts, and return its expected state."""
     borders = [0, *cuts, len(ready.units)]
@@ -124,7 +124,7 @@ def saved(
         file, digest = write_shard(checkpoint_folder(work, round), f"segment-{index}", segment, moved(segment))
         shards[file] = digest
         state.update({n: t.detach().clone() for n, t in (*segment.parameters.items(), *segment.buffers.items())})
-    mark_complete(work, round, shards, "", before)
+    mark_complete(work, round, shards, "", kept)
     return state
 
 
@@ -137,7 +137,7 @@ def newest(work: Path) -> tuple[StoredCheckpoint | None, str]:
 def two(ready: Recorded, work: Path) -> Path:
     """Write checkpoints of rounds 1 and 2, two shards each, and return the newer one's folder."""
     saved(ready, work, [2], round=1)
-    saved(ready, work, [2], round=2, before=checkpoint_folder(work, 1))
+    saved(ready, work, [2], round=2, kept=(1,))
     return checkpoint_folder(work, 2)
 
 
@@ -247,7 +247,7 @@ def test_a_shard_damaged_on_its_way_is_never_marked_complete(ready: Recorded, tm
     file, digest = write_shard(checkpoint_folder(tmp_path, 2), "segment-0", segment, moved(segment))
     _bits(checkpoint_folder(tmp_path, 2) / file, _flip)
     with pytest.raises(TryAgain, match=r"segment-0\.safetensors is damaged.*run again to go on"):
-        mark_complete(tmp_path, 2, {file: digest}, "", None)
+        mark_complete(tmp_path, 2, {file: digest}, "", ())
     found, _ = newest(tmp_path)
     assert found is not None and found[1].round == 1
 
@@ -271,7 +271,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_not_half_restored(ready: Recorded, 
     file, digest = write_shard(
         checkpoint_folder(tmp_path, 1), "segment-0", segment, NamedOptimizer(segment.parameters, ADAMW)
     )
-    mark_complete(tmp_path, 1, {file: digest}, "", None)
+    mark_complete(tmp_path, 1, {file: digest}, "", ())
     whole = ready.segment(ready.units)
     with pytest.raises(TryAgain, match=r"round-000001: holds no \S+ \(\d+ tensor\(s\) in all\)"):
         restore(checkpoint_folder(tmp_path, 1), whole, NamedOptimizer(whole.parameters, ADAMW))
@@ -281,12 +281,12 @@ def test_the_two_newest_complete_checkpoints_are_kept(ready: Recorded, tmp_path:
     """Two checkpoints are kept; skipped ones are deleted once there is a newer one, whatever their round."""
     rounds = (9, 10, 999_999, 1_000_000)
     for before, round in zip((0, *rounds), rounds, strict=False):
-        saved(ready, tmp_path, [], round=round, before=checkpoint_folder(tmp_path, before))
+        saved(ready, tmp_path, [], round=round, kept=(before,))
         kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
         assert kept == {checkpoint_folder(tmp_path, r).name for r in (before, round) if r}
         found, _ = newest(tmp_path)
         assert found is not None and found[1].round == round
-    saved(ready, tmp_path, [], round=1_000_050, before=checkpoint_folder(tmp_path, 999_999))
+    saved(ready, tmp_path, [], round=1_000_050, kept=(999_999,))
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"round-999999", "round-1000050"}
 
 
@@ -297,7 +297,7 @@ def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
     disk. The mark is flushed after its shards, and so is every folder with a new entry.
     """
     saved(ready, tmp_path, [2], round=1)
-    saved(ready, tmp_path, [2], round=2, before=checkpoint_folder(tmp_path, 1))
+    saved(ready, tmp_path, [2], round=2, kept=(1,))
     done: list[str] = []
 
     def recorded_sync(path: Path) -> None:
@@ -311,7 +311,7 @@ def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
     monkeypatch.setattr(filesystem, "sync", recorded_sync)
     monkeypatch.setattr(checkpoints, "sync", recorded_sync)
     monkeypatch.setattr(checkpoints, "delete_checkpoint", drop)
-    saved(ready, tmp_path, [2], round=3, before=checkpoint_folder(tmp_path, 2))
+    saved(ready, tmp_path, [2], round=3, kept=(2,))
     mark = done.index("round.json.part")
     assert {"segment-0.safetensors", "segment-1.safetensors", "commits.jsonl.part"} <= set(done[:mark])
     assert done[mark + 1 :] == ["round-000003", "checkpoints", tmp_path.name, "drop round-000001"]
@@ -337,7 +337,7 @@ def test_a_full_disk_loses_only_the_new_checkpoint_and_is_reported(
     assert list(checkpoint_folder(tmp_path, 2).iterdir()) == []
     monkeypatch.setattr(checkpoints, "write_durably", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
     with pytest.raises(TryAgain, match=r"round-000002: this checkpoint could not be written \(full\)"):
-        mark_complete(tmp_path, 2, {}, "", None)
+        mark_complete(tmp_path, 2, {}, "", ())
     found, said = newest(tmp_path)
     assert found is not None and found[1].round == 1 and "the checkpoint of round 2 is not used" in said
     drop_incomplete(tmp_path)
@@ -384,7 +384,7 @@ def test_frozen_parameters_are_not_in_a_checkpoint(tmp_path: Path) -> None:
     file, digest = write_shard(
         checkpoint_folder(tmp_path, 1), "segment-0", segment, NamedOptimizer(segment.parameters, ADAMW)
     )
-    mark_complete(tmp_path, 1, {file: digest}, "", None)
+    mark_complete(tmp_path, 1, {file: digest}, "", ())
     tensors = trained_tensors(checkpoint_folder(tmp_path, 1))
     assert {n for n in tensors if isinstance(segment.parameters.get(n), nn.Parameter)} == {
         "classifier.weight",

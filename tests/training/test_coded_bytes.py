@@ -8,7 +8,7 @@ import pytest
 from fleetune.clock import Clock
 from fleetune.contracts.link_codecs import SPARSE
 from fleetune.contracts.plan import LinkUse
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling.profile import coded_element_bytes, unit_sizes, with_coded_values
 from fleetune.training.coordinator import train

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.run_config import Lora, TrainingRequest
+from fleetune.contracts.run_config import Lora
+from fleetune.contracts.training_request import TrainingRequest
 from tests.training.control_comparison import FP32, FP64, Comparison, beside_control, has_batch_norm, whole_model
 from tests.training.model_families import (
     BY_NAME,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from tests.training.control_comparison import FP64, Controls, has_batch_norm, whole_model
 from tests.training.model_families import BY_NAME, data_request, model_request

@@ -23,7 +23,7 @@ import torch
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Backup, Plan
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher

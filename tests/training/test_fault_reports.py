@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.links.message import Message
 from fleetune.monitoring import follow

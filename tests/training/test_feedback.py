@@ -13,7 +13,7 @@ from fleetune.clock.coding import Coding, feedback_bytes
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import LinkUse, Plan
 from fleetune.contracts.profile import CodecTime
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.drawing.text import link_text
 from fleetune.errors import Refused, TryAgain
@@ -73,7 +73,7 @@ def test_every_sender_with_feedback_writes_what_it_has_lost(tmp_path: Path) -> N
     lost = {"c>a|main/1B0|7": torch.randn(3, 5)}
     folder = tmp_path / "checkpoints" / "round-000002"
     file, digest = write_residuals(folder, "c", lost)
-    mark_complete(tmp_path, 2, {file: digest}, "", None)
+    mark_complete(tmp_path, 2, {file: digest}, "", ())
     assert {key: t.tolist() for key, t in read_residuals(folder, "c").items()} == {
         k: t.tolist() for k, t in lost.items()
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import Attempt
 from fleetune.training.device_watch import Said

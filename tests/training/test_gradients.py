@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.links.message import MAX_HEADER_BYTES
 from fleetune.training.gradients import GradientBucket, clip_scale, gradient_norms, pack_norms, total_norm

@@ -12,7 +12,8 @@ from torch import nn
 from fleetune.clock import Clock
 from fleetune.contracts.plan import DeviceOrder, Gate, Lane, LinkUse, Plan, Segment, Share
 from fleetune.contracts.profile import Profile
-from fleetune.contracts.run_config import Lora, TrainingRequest
+from fleetune.contracts.run_config import Lora
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import TryAgain
 from tests.codecs.single_process import across_cut

@@ -14,7 +14,7 @@ from fleetune.clock import Clock
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Backup, Plan, PlanResult
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.monitoring import follow
 from fleetune.monitoring.event_summary import EventSummary

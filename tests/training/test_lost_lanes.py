@@ -11,7 +11,7 @@ from torch import nn
 from fleetune.clock import Clock
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import DeviceOrder, Lane, Plan, PlanResult, Share
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.monitoring.stragglers import ROUNDS as OBSERVED
 from fleetune.planning.revision import Reviser, around
 from fleetune.planning.strategy import Problem

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.links.authentication import new_key_pair
 from fleetune.recovery.holdings import INITIAL

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.training.optimizer import NamedOptimizer, learning_rate
 
 OPTIMIZERS = {

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job
 from fleetune.recovery.holdings import INITIAL, Need

@@ -11,8 +11,8 @@ import torch
 
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import PlanResult
-from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import Progress
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete, newest_complete
@@ -282,7 +282,7 @@ def attempt(work: Path, *rounds: int, content: bytes = b"weights") -> Path:
             [committed(r) for r in range(done)],
         )
         log.close()
-        mark_complete(work, done, {"segment-0.safetensors": digest}, log.text, None)
+        mark_complete(work, done, {"segment-0.safetensors": digest}, log.text, ())
     return work
 
 

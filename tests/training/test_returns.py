@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import Progress
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.planning.revision import Reviser
 from fleetune.planning.strategy import Problem
 from fleetune.recovery.holdings import Attempt, History, Span

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models import segment as models
 from fleetune.program import lower, seats_of

@@ -20,8 +20,8 @@ import torch
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.run_config import TrainingRequest
 from fleetune.contracts.task import StageTask
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.recovery.holdings import Version
 from fleetune.training.exchange import FIRST_ATTEMPT

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from fleetune.contracts.run_config import TrainingRequest
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.models.randomness import unit_seed
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts.metrics import EvaluationMetrics, Score
-from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig, TrainingRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.skeleton import canonical_names, saved_configuration
 from fleetune.store import RunRecord

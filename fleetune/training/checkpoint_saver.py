@@ -1,0 +1,68 @@
+"""When a training is saved."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from fleetune.contracts.training_request import TrainingRequest
+from fleetune.training.checkpoints import (
+    FileDigest,
+    StoredCheckpoint,
+    checkpoint_folder,
+    delete_checkpoint,
+    mark_complete,
+)
+
+MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
+MIN_INTERVAL_RATIO = 20.0
+"""Least interval between checkpoints in multiples of the last one's duration: they take at most 5 % of the time."""
+
+
+class CheckpointSaver:
+    """Schedules and saves the checkpoints of one attempt.
+
+    found: the checkpoint that the attempt resumes from. clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        training: TrainingRequest,
+        work: Path,
+        found: StoredCheckpoint | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._training, self._work, self._clock = training, work, clock
+        self.also_kept: Callable[[], Collection[int]] = lambda: ()
+        """Rounds whose checkpoints are kept besides the two newest."""
+        self.newest = found
+        self._last_s, self._took_s, self._began_s = clock(), 0.0, 0.0
+
+    def due(self, done: int) -> bool:
+        """Return whether the state after `done` rounds is to be saved.
+
+        The last round is always saved. Else every `checkpoint_every_rounds` rounds; without that setting, every 50
+        rounds or every quarter of all rounds, whichever is less, and whenever the last checkpoint is older than a
+        minute.
+        """
+        every = self._training.checkpoint_every_rounds
+        if done == self._training.rounds:
+            return True
+        if every is not None:
+            return done % every == 0
+        every = min(MAX_INTERVAL_ROUNDS, -(-self._training.rounds // MIN_CHECKPOINTS))
+        return done % every == 0 or self._clock() - self._last_s >= max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
+
+    def prepare(self, done: int) -> None:
+        """Delete what an earlier attempt left in the next checkpoint's folder; its writing begins now."""
+        delete_checkpoint(checkpoint_folder(self._work, done))
+        self._began_s = self._clock()
+
+    def complete(self, done: int, shards: Mapping[str, FileDigest], commits: str) -> None:
+        """Mark the state after `done` rounds as complete, whose shards all lie in its folder.
+
+        shards: file -> digest, from its writer. commits: the lines of the commit log up to there.
+        """
+        kept = {*self.also_kept(), *([self.newest.mark.round] if self.newest else [])}
+        self.newest = mark_complete(self._work, done, shards, commits, kept)
+        self._last_s = self._clock()
+        self._took_s = self._last_s - self._began_s
