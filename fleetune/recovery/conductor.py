@@ -269,7 +269,7 @@ class Conductor:
         if version in state.on_disk and self.scores_every_rounds and not state.stop and version != INITIAL:
             return replace(state, phase=SCORING), (*before, p.Score(version=version))
         if version in state.on_disk:
-            done = version.rounds == self.rounds
+            done = version.rounds == self.rounds and not self.scores_every_rounds  # a stop leaves scores for later
             where = (
                 f"ended after round {version.rounds} of {self.rounds}, with a checkpoint of it; run it again to go on"
             )

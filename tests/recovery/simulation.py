@@ -342,6 +342,8 @@ class World:
     faults: tuple[str, ...] = ()
     """Kinds of faults that may still happen."""
     starts: int = 0
+    scored: frozenset[int] = frozenset()
+    """Rounds of the versions that were scored."""
     end: p.End | None = None
 
 
@@ -355,6 +357,8 @@ class Simulation:
     """Most items that a device can train."""
     backups: bool = True
     checkpoint_every: int = 2
+    enough_after: int = 99
+    """Rounds after which scores end the training."""
     newcomers: tuple[str, ...] = ()
 
     def begin(self, devices: Iterable[str], faults: Iterable[str]) -> World:
@@ -445,6 +449,10 @@ class Simulation:
             return self._tell(world, task)
         if isinstance(task, p.Revise):
             return self._tell(world, self._revise(task))
+        if isinstance(task, p.Score):
+            world = replace(world, scored=world.scored | {task.version.rounds})
+            enough = task.version.rounds >= self.enough_after
+            return self._tell(world, p.Scored(version=task.version, enough=enough))
         world, event = self._write(world, task)
         return self._tell(world, event)
 
@@ -554,7 +562,7 @@ class Simulation:
     def _carry_out(self, world: World, commands: tuple[p.Command, ...]) -> World:
         for command in commands:
             self._judge(world, command)
-            if isinstance(command, p.LogCommit | p.RewindLog | p.CompleteCheckpoint | p.Revise):
+            if isinstance(command, p.LogCommit | p.RewindLog | p.CompleteCheckpoint | p.Revise | p.Score):
                 world = replace(world, tasks=world.tasks | {command})
             elif isinstance(command, p.End):
                 world = replace(world, end=command)
@@ -568,6 +576,16 @@ class Simulation:
         """Raise Wrong for a command that breaks a rule, whatever workers make of it."""
         if isinstance(command, p.SendCommit) and world.log[command.round :] != (command.attempt,):
             raise Wrong(f"the commit of round {command.round} is sent, and the log on disk is {world.log}")
+        if isinstance(command, p.Score) and (command.version, world.log) not in world.checkpoints:
+            raise Wrong(f"{command.version} is to be scored, and on disk are {sorted(world.checkpoints)}")
+        every = self.conductor.scores_every_rounds
+        begun = (
+            command.round + isinstance(command, p.SendCommit)
+            if isinstance(command, p.StartRound) or (isinstance(command, p.SendCommit) and command.starts_next)
+            else 0
+        )
+        if every and begun and begun % every == 0 and begun not in world.scored:
+            raise Wrong(f"round {begun} begins, and the version before it was not scored")
         if isinstance(command, p.StartRound) and len(world.log) != command.round:
             raise Wrong(f"round {command.round} starts, and the log on disk is {world.log}")
         if isinstance(command, p.DropOld):
@@ -603,7 +621,9 @@ def check_end(simulation: Simulation, world: World, allowed: tuple[str, ...] = (
         if not any(text in world.end.reason for text in allowed):
             raise Wrong(f"it gave up: {world.end.reason}")
         return
-    rounds = simulation.conductor.rounds
+    rounds, every = min(simulation.conductor.rounds, simulation.enough_after), simulation.conductor.scores_every_rounds
+    if every and world.scored != {*range(every, rounds + 1, every), rounds}:
+        raise Wrong(f"it ends after {rounds} rounds, and scored are {sorted(world.scored)}")
     if len(world.log) != rounds or (version_of(world.log), world.log) not in world.checkpoints:
         raise Wrong(f"it says done with the log {world.log} and the checkpoints {sorted(world.checkpoints)}")
 
@@ -614,7 +634,7 @@ FAULTS = ("kill", "accuse", "lose", "crash", "join", "stop")
 def simulation(
     conductor: type[Conductor] = Conductor, items: int = 2, rounds: int = 2, backup_every: int = 1, **settings: Any
 ) -> Simulation:
-    """A training of so many items; settings: of `Simulation`."""
+    """A training of so many items; settings: of `Simulation`, and `scores_every`."""
     named = tuple(Item("main", letter) for letter in "tuvwxyz"[:items])
     devices = "abcdn"
     made = conductor(
@@ -622,6 +642,7 @@ def simulation(
         sizes_bytes=dict.fromkeys(named, 1),
         links={(source, target): 1.0 for source in devices for target in devices if source != target},
         backup_every_rounds=backup_every,
+        scores_every_rounds=settings.pop("scores_every", 0),
     )
     return Simulation(made, named, **settings)
 

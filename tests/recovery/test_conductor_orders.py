@@ -32,6 +32,10 @@ NOBODY, STOPPED = "no device is left", "ended "
         ("a", ["join", "kill"], {"newcomers": ("n",)}, (NOBODY,)),
         ("ab", ["stop"], {}, (STOPPED,)),
         ("ab", ["kill"], {"capacity": 1}, ("have no memory",)),
+        ("ab", ["kill"], {"scores_every": 1}, ()),
+        ("ab", ["crash"], {"scores_every": 1, "rounds": 3, "enough_after": 2}, ()),
+        ("ab", ["stop"], {"scores_every": 1}, (STOPPED,)),
+        ("a", ["join", "kill"], {"newcomers": ("n",), "scores_every": 1}, (NOBODY,)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -40,7 +44,8 @@ def test_every_order_of_events(devices: str, faults: list[str], made: dict[str, 
 
     Faults: a worker killed, or taken for dead while it lives; a message lost; the coordinator killed, with what it was
     writing on disk or not; a device that joins; a stop. No commit is sent that is not on disk, no device works with
-    another one's version, nothing is freed before all have what they need, and no order goes on for ever.
+    another one's version, nothing is freed before all have what they need, and no order goes on for ever. Versions that
+    are due to be scored are on disk and scored before the next round begins, whatever happens.
     """
     world = simulation(**made)
     assert explore(world, world.begin(devices, faults), allowed) > 100
@@ -53,6 +58,7 @@ SETTINGS = st.fixed_dictionaries(
         "backup_every": st.integers(0, 2),
         "backups": st.booleans(),
         "checkpoint_every": st.integers(1, 3),
+        "scores_every": st.integers(0, 3),
     }
 )
 
