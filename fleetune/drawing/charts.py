@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import DENSE
-from fleetune.contracts.metrics import Forecast, RoundMetrics, TrainingMetrics
+from fleetune.contracts.metrics import Forecast, RoundMetrics, RoundScores, TrainingMetrics
 from fleetune.contracts.plan import Plan
 from fleetune.drawing.svg import (
     SEVERAL,
@@ -119,12 +119,13 @@ def _link_label(texts: Sequence[str], ends: tuple[tuple[float, float], tuple[flo
     ]
 
 
-def loss_chart(rounds: Sequence[RoundMetrics]) -> str:
-    """Draw the loss over rounds; empty without rounds."""
+def loss_chart(rounds: Sequence[RoundMetrics], scores: Sequence[RoundScores] = ()) -> str:
+    """Draw the loss over rounds, and as dots that of held-out samples, where it was scored; empty without rounds."""
     if not rounds:
         return ""
     left, right, top, bottom = 46.0, WIDTH - 14.0, 14.0, 200.0
-    highest = max(r.loss for r in rounds) * 1.05 or 1.0
+    held_out = [(each.rounds, each.values["loss"]) for each in scores]
+    highest = max([r.loss for r in rounds] + [loss for _, loss in held_out]) * 1.05 or 1.0
     first, last = rounds[0].round, rounds[-1].round
 
     def at(round_: int, loss: float) -> tuple[float, float]:
@@ -148,6 +149,10 @@ def loss_chart(rounds: Sequence[RoundMetrics]) -> str:
         x, y = at(r.round, r.loss)
         hint = tooltip(f"round {r.round}: loss {number(r.loss)}")
         parts.append(element("circle", hint, cx=x, cy=y, r=4, style="fill:transparent"))
+    for after, loss in held_out:
+        x, y = at(min(after - 1, last), loss)
+        hint = tooltip(f"held-out samples after round {after}: loss {number(loss)}")
+        parts.append(element("circle", hint, cx=x, cy=y, r=3.5, class_="held-out"))
     return canvas(parts, bottom + 40, "loss by round")
 
 

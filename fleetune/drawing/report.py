@@ -20,6 +20,7 @@ from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_ch
 from fleetune.drawing.course import course_chart, course_texts
 from fleetune.drawing.gantt import average_charts, round_charts, waits
 from fleetune.drawing.model_chart import gates_chart, model_chart
+from fleetune.drawing.scores_text import scores_text
 from fleetune.drawing.svg import STYLE, colour_of_segment
 from fleetune.drawing.text import link_text, plan_text, span_text, trained_text
 from fleetune.errors import Refused
@@ -75,7 +76,7 @@ def report(content: ReportContent) -> str:
         "fleet": fleet_chart(content.fleet, content.plan.plan),
         "model": model_chart(content.plan.plan, content.fleet, content.profile),
         "gates": gates_chart(content.plan.plan),
-        "loss": loss_chart(content.training.rounds) if content.training else "",
+        "loss": loss_chart(content.training.rounds, content.training.scores) if content.training else "",
         "course": course_chart(content.course),
         "round": round_chart(content.forecast, content.training),
         "memory": amounts_chart(_memory(content), "memory of each device"),
@@ -88,6 +89,7 @@ def report(content: ReportContent) -> str:
         style=Markup(STYLE),
         charts={name: Markup(chart) for name, chart in charts.items()},
         plan_text=plan_text(content.plan),
+        scores=scores_text(content.training) if content.training else [],
         recoveries=course_texts(content.course),
         segments=_segment_rows(content),
         uses={(use.source, use.target): link_text(use) for use in content.plan.plan.links if not use.is_neutral},

@@ -30,6 +30,7 @@ svg.chart .F{fill:var(--forward)}svg.chart .B{fill:var(--backward)}
 svg.chart .R{fill:var(--reduce)}svg.chart .U{fill:var(--update)}
 svg.chart .O{fill:var(--other)}svg.chart .link{opacity:.72}
 svg.chart .bar:hover{stroke:var(--ink);stroke-width:1.5}
+svg.chart .held-out{fill:var(--backward);stroke:none}
 svg.chart .curve{fill:none;stroke:var(--forward);stroke-width:2;stroke-linejoin:round}
 svg.chart .area{fill:var(--forward);opacity:.1}svg.chart .node{fill:var(--forward)}
 svg.chart .limit{stroke:var(--ink);stroke-width:2;stroke-dasharray:4 3}

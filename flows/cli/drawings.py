@@ -148,8 +148,10 @@ def _unit_s(times: DeviceTimes) -> list[float]:
 
 
 def _draw_metrics(console: Console, content: MetricsContent) -> None:
+    from fleetune.drawing.scores_text import scores_text  # its package brings the clock's compiler
+
     training, forecast = content.training, content.forecast
-    for line in loss_curve(training.rounds):
+    for line in (*loss_curve(training.rounds), *scores_text(training)):
         console.print(line)
     table = new_table("each round", "forecast", "measured", "error")
     measured_s = training.median_round_s

@@ -8,6 +8,7 @@ from fleetune.contracts.metrics import Score
 from fleetune.drawing.charts import fleet_chart, loss_chart
 from fleetune.drawing.course import course_chart
 from fleetune.drawing.gantt import round_charts
+from fleetune.drawing.scores_text import scores_text
 from fleetune.monitoring.event_log import DONE
 from fleetune.store import RunRecord, StageRecord, Store
 from flows import configs
@@ -142,7 +143,11 @@ def _loss(content: RunContent) -> Iterable[str]:
         return
     yield "## Loss" if content.training is not None else "## Loss, so far"
     yield f"From {formatting.number(rounds[0].loss)} to {formatting.number(rounds[-1].loss)} in {len(rounds)} rounds."
-    yield picture("loss by round", [loss_chart(rounds), loss_chart(rounds[:: 1 + len(rounds) // 500])])
+    scores = content.training.scores if content.training is not None else ()
+    if content.training is not None and scores:
+        yield " ".join(scores_text(content.training))
+    thinned = rounds[:: 1 + len(rounds) // 500]
+    yield picture("loss by round", [loss_chart(rounds, scores), loss_chart(thinned, scores), loss_chart(thinned)])
 
 
 def _fleet(content: RunContent) -> Iterable[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import EvaluationMetrics, RoundMetrics, TrainingMetrics
+from fleetune.contracts.metrics import EvaluationMetrics, RoundMetrics, RoundScores, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.store import RunRecord, StageRecord, Store
@@ -18,7 +18,7 @@ from flows.trackers.round_sizes import RoundSizes
 from flows.trackers.utilization import round_at_peak_s
 from stages.catalog import EVALUATE, TRAIN
 
-EVENTS = "events.jsonl"
+EVENTS, SCORES = "events.jsonl", "scores.jsonl"
 _Measured = tuple[RoundMetrics, float, float | None]
 """A round, when it was committed in seconds since 1970, and seconds from the commit before it; None if unknown."""
 
@@ -31,7 +31,8 @@ class _Source:
         self.folder, self.trained = folder, trained
         self.times = CommitTimes(folder / EVENTS)
         self.rounds: Sequence[RoundMetrics] = trained.rounds if trained else ()
-        self._commits = GrowingFile(folder / COMMITS)
+        self.scores: Sequence[RoundScores] = trained.scores if trained else ()
+        self._commits, self._scores = GrowingFile(folder / COMMITS), GrowingFile(folder / SCORES)
 
     def read(self) -> None:
         """Read what is new."""
@@ -39,6 +40,9 @@ class _Source:
             other, lines = self._commits.read()
             fresh = [json_io.parse(RoundMetrics, line, COMMITS) for line in lines]
             self.rounds = fresh if other else [*self.rounds, *fresh]
+            other, lines = self._scores.read()
+            scored = [json_io.parse(RoundScores, line, SCORES) for line in lines]
+            self.scores = scored if other else [*self.scores, *scored]
         self.times.read()
 
 
@@ -53,6 +57,8 @@ class RunPoints:
         self._at_peak_s: float | None = None
         self._made: dict[int, tuple[_Measured, Point]] = {}
         """Round -> its point, and what that was made of."""
+        self._scored: dict[int, int] = {}
+        """Rounds of scored states -> number of points before those of the scores, which come later than the round."""
 
     def read(self, over: bool) -> list[Point]:
         """Return all points of the run, in the order in which they were measured.
@@ -67,7 +73,7 @@ class RunPoints:
         points = self._of_rounds(run, source, _seconds(train.started or run.started), over)
         if source.trained is not None:
             points += _of_training(source.trained, _seconds(train.ended or run.started))
-            points += self._of_evaluation(run, len(source.trained.rounds))
+            points += self._of_evaluation(run, source.trained)
         return points
 
     def _source_of(self, train: StageRecord) -> "_Source":
@@ -92,6 +98,19 @@ class RunPoints:
             if known is None or known[0] != measured:
                 known = self._made[one.round] = (measured, self._point(measured, times.resumed_from))
             found.append(known[1])
+        return self._with_scores(found, source.scores, started_s)
+
+    def _with_scores(self, rounds: list[Point], scores: Sequence[RoundScores], started_s: float) -> list[Point]:
+        """Add the points of scores where they were first seen, so that points that were told stay where they are."""
+        places: dict[int, list[Point]] = {}
+        for each in scores:
+            place = min(len(rounds), self._scored.setdefault(each.rounds, max(each.rounds, len(rounds))))
+            at_s = rounds[place - 1].at_s if place else started_s
+            values = {f"test/{name}": value for name, value in each.values.items()}
+            places.setdefault(place, []).append(Point(step=each.rounds, at_s=at_s, values=values))
+        found = list(places.get(0, []))
+        for number, point in enumerate(rounds, start=1):
+            found += [point, *places.get(number, [])]
         return found
 
     def _point(self, measured: _Measured, resumed_from: int | None) -> Point:
@@ -122,17 +141,19 @@ class RunPoints:
         model = run.config.model
         self._at_peak_s = round_at_peak_s(fleet, profile, plan, model.mixed_precision or model.precision)
 
-    def _of_evaluation(self, run: RunRecord, rounds: int) -> list[Point]:
+    def _of_evaluation(self, run: RunRecord, trained: TrainingMetrics) -> list[Point]:
         stage = _stage(run, EVALUATE.name)
         digest = stage.outputs.get("evaluation") if stage else None
         if stage is None or digest is None:
             return []
         found = json_io.read(EvaluationMetrics, self._store.folder("evaluation", digest) / "evaluation.json")
         at_s = _seconds(stage.ended or run.started)
-        return [
-            Point(step=0, at_s=at_s, values={f"test/{score.name}": score.before for score in found.scores}),
-            Point(step=rounds, at_s=at_s, values={f"test/{score.name}": score.after for score in found.scores}),
-        ]
+        before = {f"test/{score.name}": score.before for score in found.scores}
+        after = {f"test/{score.name}": score.after for score in found.scores}
+        rounds = trained.result_rounds or len(trained.rounds)
+        known = any(each.rounds == rounds for each in trained.scores)
+        points = [Point(step=0, at_s=at_s, values=before)]
+        return points if known else [*points, Point(step=rounds, at_s=at_s, values=after)]
 
 
 def _of_training(trained: TrainingMetrics, at_s: float) -> list[Point]:

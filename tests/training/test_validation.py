@@ -1,5 +1,6 @@
 """Scores beside a training: when it waits for them, what they decide, and that restarts change nothing of it."""
 
+import io
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundScores
+from fleetune.contracts.task import StageTask
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, TryAgain
+from fleetune.evaluation.trained_model import ScoringOptions, load_result
+from fleetune.evaluation.trained_model import score as scores_of
 from fleetune.training.checkpoints import checkpoint_folder, complete_of, trained_tensors
 from fleetune.training.coordinator import check_scored_rounds
 from fleetune.training.validation import SCORES, Answer, Validation, best, is_enough
+from stages.entry_point import Channel, StageContext
+from stages.scoring import scorer
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import final_state, plan, prepared, run_plan
 
@@ -173,7 +181,7 @@ def test_a_training_ends_early_with_its_best_state(tmp_path: Path) -> None:
     )
     assert len(metrics.rounds) == 8 and metrics.result_rounds == 4 and "ends after round 8 of 10" in metrics.ended_early
     assert [(each.rounds, each.values["loss"]) for each in metrics.scores] == [(2, 3.0), (4, 1.0), (6, 2.0)]
-    run_plan(ready, made, TrainingRequest(**{**four(training), "rounds": 4}), tmp_path / "four")
+    run_plan(ready, made, four_rounds(), tmp_path / "four")
     early, wanted = final_state(tmp_path / "early"), final_state(tmp_path / "four")
     assert early.keys() == wanted.keys() and all(torch.equal(early[name], wanted[name]) for name in wanted)
 
@@ -195,7 +203,34 @@ def test_a_training_ends_early_with_its_best_state(tmp_path: Path) -> None:
     assert kept and not (checkpoint_folder(tmp_path / "cut" / "work", 2)).exists()
 
 
-def four(training: TrainingRequest) -> dict[str, Any]:
-    """The settings without scores."""
-    left = replace(training, evaluate_every_rounds=None, early_stopping_patience=None, keep_best=False)
-    return {name: getattr(left, name) for name in left.__dataclass_fields__}
+@pytest.mark.slow
+def test_scores_beside_a_training_are_those_of_evaluation(tmp_path: Path) -> None:
+    """The process that scores a checkpoint of two segments says what `evaluate` says of the model exported from it, and
+    its error is the training's."""
+    family = BY_NAME["bert"]
+    ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
+    training = replace(four_rounds(), evaluate_every_rounds=2)
+    inputs = {"model": str(ready.folders.model), "data": str(ready.folders.data)}
+    config = {"model": json_io.dump(ready.model)}
+    work = tmp_path / "trained" / "work"
+    task = StageTask(
+        stage="train", run="r", seed=1, config=config, inputs=inputs, output=str(tmp_path / "o"), work=str(work)
+    )
+    made, notes = plan(ready.units, [3], [[8], [8]]), list[str]()
+    score = scorer(StageContext(task=task, channel=Channel(io.StringIO())))
+    metrics = run_plan(ready, made, training, tmp_path / "trained", score=score, note=notes.append)
+    assert [each.rounds for each in metrics.scores] == [2, 4] and metrics.result_rounds is None
+    model = load_result(tmp_path / "trained" / "output" / "checkpoint", ready.folders.model, ready.model)
+    wanted = scores_of(model, PreparedData(ready.folders.data), ScoringOptions()).values
+    assert metrics.scores[-1].values == wanted and metrics.scores[0].values != wanted
+    assert [note.startswith("held-out samples after round") for note in notes] == [True, True]
+    lacking = replace(task, inputs={**inputs, "data": str(tmp_path / "none")})
+    job = scorer(StageContext(task=lacking, channel=Channel(io.StringIO())))(checkpoint_folder(work, 4))
+    with pytest.raises(Refused, match=r"none/data.json"):
+        while job.result() is None:
+            pass
+
+
+def four_rounds() -> TrainingRequest:
+    """Short, and without scores."""
+    return TrainingRequest(rounds=4, batch_samples=24, learning_rate=1e-3)

@@ -1,9 +1,11 @@
 """The points of a run, while it trains and when it has ended."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fleetune.contracts.metrics import RoundScores
 from flows.trackers.run_points import RunPoints
 from tests.flows.trackers.runs import ENDED, LENGTHS, STARTED_S, TrainingRun
 
@@ -83,3 +85,33 @@ def test_a_run_that_broke_off_keeps_its_last_round(tmp_path: Path) -> None:
     points = RunPoints(run.store, lambda: run.record)
     assert points.read(over=False) == []
     assert [(point.step, point.at_s) for point in points.read(over=True)] == [(0, STARTED_S)]
+
+
+def test_scores_stay_where_they_were_first_seen(tmp_path: Path) -> None:
+    """The scores of a state come some rounds later; what was told before stays in its place, so that nothing is written
+    anew, and the scores carry their own rounds as step. At the end the last of them are not told twice."""
+    run = TrainingRun(tmp_path / "store")
+    points = RunPoints(run.store, lambda: run.record)
+    rounds = list(run.made.training.rounds)
+    run.commit(rounds[:4])
+    run.log({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
+    before = points.read(over=False)
+    line = '{"rounds": 2, "values": {"loss": 2.0}}\n'
+    (run.work / "scores.jsonl").write_text(line)
+    scored = points.read(over=False)
+    assert scored[:4] == before and (scored[4].step, scored[4].values) == (2, {"test/loss": 2.0})
+    run.commit(rounds[:5])
+    run.log({4: 5.0})
+    later = points.read(over=False)
+    assert later[:5] == scored and [point.step for point in later] == [0, 1, 2, 3, 2, 4]
+    run.made = replace(
+        run.made,
+        training=replace(run.made.training, scores=(RoundScores(rounds=60, values={"loss": 0.41}),)),
+    )
+    run.commit(rounds)
+    run.log({round: 10.0 + round for round in range(5, 60)})
+    run.end()
+    whole = RunPoints(run.store, lambda: run.record).read(over=True)
+    assert [point.values for point in whole if point.step == 60 and "test/loss" in point.values] == [
+        {"test/loss": 0.41}
+    ]
