@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import PretrainedConfig
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils import logging
 
 from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.run_config import ModelRequest
@@ -46,12 +46,13 @@ def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest) -> 
     model_folder: of the `model` artifact from which training started.
     """
     folder = result_folder(checkpoint)
-    if folder.name != ADAPTER:
-        return load_trained_model(folder, request.task)
-    config = saved_configuration(model_folder / MODEL)
-    if request.source is None:  # random weights have no files: the initial weights are the base
-        return load_adapter(initial_model(config, request, model_folder / INIT_WEIGHTS).unload(), folder)
-    return load_adapter(load_base_model(config, request, folder), folder)
+    with _quiet():  # a base without its head is reported, although the adapter has it
+        if folder.name != ADAPTER:
+            return load_trained_model(folder, request.task)
+        config = saved_configuration(model_folder / MODEL)
+        if request.source is None:  # random weights have no files: the initial weights are the base
+            return load_adapter(initial_model(config, request, model_folder / INIT_WEIGHTS).unload(), folder)
+        return load_adapter(load_base_model(config, request, folder), folder)
 
 
 def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, target: Path) -> None:
@@ -61,8 +62,8 @@ def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, ta
     if folder.name == ADAPTER:
         model = model.merge_and_unload()
         model.config = saved_configuration(model_folder / MODEL)
-    disable_progress_bar()
-    model.save_pretrained(target)
+    with _quiet():
+        model.save_pretrained(target)
     copy_tokenizer(folder, target)
 
 
@@ -235,6 +236,20 @@ def class_scores(predicted: np.ndarray, wanted: np.ndarray, names: tuple[str, ..
         ClassScore(name=name, samples=int(samples), precision=float(precision), recall=float(recall), f1=float(f1))
         for name, precision, recall, f1, samples in zip(names, *found, strict=True)
     )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from reporting what it loads; what is missing is found out here."""
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
-from tests.flows.hand_over.runs import ADAPTED, WHOLE, run_of
+from tests.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
 
 
 @pytest.mark.parametrize("request_", [WHOLE, ADAPTED], ids=["whole", "adapter"])
@@ -24,6 +24,14 @@ def test_texts_and_files_are_classified(request_: ModelRequest, tmp_path: Path) 
     assert [one.input for one in said] == ["number 4 !", "number 3", "number 4 !"]
     assert said[0] == said[2] and set(said[0].probabilities) == {"odd", "even", "prime"}
     assert not cut
+
+
+def test_an_adapters_base_is_loaded_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its files have no head, which the adapter has: transformers would call it missing and ask for more training."""
+    found, _ = run_of(tmp_path, base_folder(tmp_path / "base"))
+    capfd.readouterr()
+    assert len(list(predict(found, Asked(texts=["number 3"])))) == 1
+    assert capfd.readouterr() == ("", "")
 
 
 def test_nothing_and_nonsense_are_refused_before_a_model_is_loaded(
