@@ -69,6 +69,7 @@ class Validation:
         self.ended_early = ""
         self._running: tuple[int, Scoring] | None = None
         self._asked: int | None = None
+        self._waited = False
 
     @property
     def every_rounds(self) -> int:
@@ -131,7 +132,10 @@ class Validation:
         """
         self._collect()
         asked, running = self._asked, self._running
-        if asked is None or (running is not None and running[0] != asked):
+        if asked is None:
+            return None
+        if running is not None and running[0] != asked:
+            self._say_waiting(asked, running[0])
             return None
         last = asked >= self._training.rounds
         before = [each for each in self.scores if each.rounds < asked]
@@ -169,6 +173,15 @@ class Validation:
         said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         lowest = " (lowest loss so far)" if best(self.scores) == found else ""
         self._note(f"held-out samples after round {rounds}: {said}{lowest}")
+
+    def _say_waiting(self, asked: int, running: int) -> None:
+        """Say once why no round runs."""
+        if not self._waited:
+            self._note(
+                f"round {asked} waits for the scores after round {running}: scoring takes longer than "
+                f"{self.every_rounds} rounds, so that a greater training.evaluate_every_rounds trains faster"
+            )
+        self._waited = True
 
     def _end_early(self, rounds: int, before: Sequence[RoundScores]) -> None:
         self._asked = None

@@ -95,11 +95,21 @@ def _scores(found: TrainedRun) -> str:
     return "\n".join([head, "", "| | before | after | better |", "|---|---|---|---|", *rows])
 
 
+def _rounds(found: TrainedRun) -> str:
+    """Rounds in the model, and those that were asked for where these are others."""
+    asked, training = found.run.config.training.rounds, found.training
+    if training is None:
+        return str(asked)
+    done = training.result_rounds or len(training.rounds)
+    chosen = ", the state with the lowest held-out loss" if training.result_rounds else ""
+    return f"{done} of {asked}{chosen}" if done != asked else str(done)
+
+
 def _training(found: TrainedRun) -> str:
     config = found.run.config
     asked, devices = config.training, len(config.fleet.devices)
     rows = {
-        "rounds": asked.rounds,
+        "rounds": _rounds(found),
         "samples of a round": asked.batch_samples,
         "optimizer": asked.optimizer,
         "learning rate": f"{asked.learning_rate:g}, {asked.schedule}",

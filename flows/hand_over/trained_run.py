@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fleetune.contracts import json_io
-from fleetune.contracts.metrics import EvaluationMetrics
+from fleetune.contracts.metrics import EvaluationMetrics, TrainingMetrics
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
@@ -20,6 +20,8 @@ class TrainedRun:
     data: Path
     scores: EvaluationMetrics | None
     """None if it was not evaluated."""
+    training: TrainingMetrics | None = None
+    """None if nothing is recorded."""
 
 
 def trained_run(store: Store, name: str) -> TrainedRun:
@@ -31,11 +33,14 @@ def trained_run(store: Store, name: str) -> TrainedRun:
             f"run {run.id} has no {lacking[0]}: it is {run.state}; name a run that was trained (fleetune runs --state "
             "done), or go on with this one: fleetune rerun"
         )
-    scores = run.outputs.get("evaluation")
+    scores, metrics = run.outputs.get("evaluation"), run.outputs.get("metrics")
     return TrainedRun(
         run=run,
         **{kind: store.folder(kind, run.outputs[kind]) for kind in ("checkpoint", "model", "data")},
         scores=None
         if scores is None
         else json_io.read(EvaluationMetrics, store.folder("evaluation", scores) / "evaluation.json"),
+        training=None
+        if metrics is None
+        else json_io.read(TrainingMetrics, store.folder("metrics", metrics) / "training.json"),
     )

@@ -1,6 +1,7 @@
 """What a run hands over: folders that transformers and PEFT load alone, with a card; and nothing where that fails."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,9 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.store import Store
 from flows.hand_over.export import CONVERTER, export, push, to_gguf
+from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import trained_run
+from tests.drawing.contents import content
 from tests.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
 
 IDS = {"input_ids": torch.arange(5, 17).reshape(2, 6)}
@@ -73,6 +76,25 @@ def test_the_card_is_one_the_hub_reads(tmp_path: Path) -> None:
         assert text in card.text
     assert "asteroid" in card.text and "@inproceedings{ye2024asteroid" in card.text
     assert str(tmp_path) not in card.content
+
+
+@pytest.mark.parametrize(
+    ("rounds", "chosen", "said"),
+    [
+        (3, None, "| rounds | 3 |"),
+        (2, None, "| rounds | 2 of 3 |"),
+        (3, 1, "| rounds | 1 of 3, the state with the lowest held-out loss |"),
+    ],
+)
+def test_the_card_says_how_long_the_model_was_trained(
+    rounds: int, chosen: int | None, said: str, tmp_path: Path
+) -> None:
+    """Where it ended early, or an earlier state was taken, it is not the rounds of the config."""
+    found, _ = run_of(tmp_path, WHOLE)
+    made = content().training
+    assert made is not None
+    training = replace(made, rounds=made.rounds[:rounds], result_rounds=chosen)
+    assert said in model_card(replace(found, training=training), "")
 
 
 def test_nothing_is_overwritten_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
