@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from fleetune.contracts.record import one_of, positive, record
-from fleetune.contracts.run_config import TASKS
+from fleetune.contracts.tasks import TASKS, TEXT_TASKS
 from fleetune.errors import Refused
 
-TEXT_TASKS = ("sequence-classification", "causal-lm")
 IGNORE_INDEX = -100
 """Label of positions that the loss ignores, as in torch's cross entropy."""
 

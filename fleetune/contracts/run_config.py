@@ -11,17 +11,10 @@ from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.mixed_precision import HALF, check_mixed_precision, refuse_compression
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
 from fleetune.contracts.schedule import Schedule
+from fleetune.contracts.tasks import SCORES, TASKS
 from fleetune.contracts.tracking import TrackingRequest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
-
-SCORES = {
-    "sequence-classification": ("loss", "accuracy", "macro_f1"),
-    "image-classification": ("loss", "accuracy", "macro_f1"),
-    "causal-lm": ("loss", "perplexity"),
-}
-"""task -> scores that evaluation gives"""
-TASKS = tuple(SCORES)
 
 
 @record

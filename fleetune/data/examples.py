@@ -1,6 +1,8 @@
 """Examples: validated table rows, and a first pass over all of them before anything is written."""
 
 import hashlib
+import json
+import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import numpy as np
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import TEXT, DataRequest
 from fleetune.contracts.task import Progress
+from fleetune.contracts.tasks import predicts_labels, predicts_number
 from fleetune.data.dialogues import Chat, Completion, Dialogue, read_dialogue, row_format
 from fleetune.data.images import Image, as_image
 from fleetune.data.tables import DataSource, Table
@@ -18,6 +21,10 @@ from fleetune.errors import Refused
 
 RawLabel = str | int
 """A label as the source spells it."""
+SampleLabel = RawLabel | float | tuple[RawLabel, ...]
+"""What a sample is to be said of: its class, a number, or the labels that it has."""
+SEPARATOR = "|"
+"""Between labels that are given as one text."""
 REPORT_EVERY = 2000
 
 
@@ -27,7 +34,7 @@ class Example:
 
     location: str
     content: str | Image | Dialogue
-    label: RawLabel | None
+    label: SampleLabel | None
 
 
 def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> None:
@@ -78,7 +85,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
         if value is None:
             raise Refused(f"{location} has nothing in column {column!r}; fill it or leave the row out")
         content = _text(location, column, value) if spec.is_text else as_image(f"{location}, {column}", value, folder)
-        label = None if spec.task == "causal-lm" else _label(location, source.label_column, values)
+        label = None if spec.task == "causal-lm" else _sample_label(location, source.label_column, values, spec.task)
         yield Example(location=location, content=content, label=label)
 
 
@@ -90,8 +97,47 @@ def _text(location: str, column: str, value: Any) -> str:
     return value
 
 
-def _label(location: str, column: str, values: Any) -> RawLabel:
-    value = values.get(column)
+def _sample_label(location: str, column: str, values: Any, task: str) -> SampleLabel:
+    if predicts_number(task):
+        return _number(location, column, values.get(column))
+    if not predicts_labels(task):
+        return _label(location, column, values.get(column))
+    found = values.get(column)
+    if isinstance(found, str):
+        found = _listed(location, column, found) if found.startswith("[") else found.split(SEPARATOR)
+        found = [each.strip() if isinstance(each, str) else each for each in found if each != ""]
+    if isinstance(found, np.ndarray):
+        found = found.tolist()
+    if not isinstance(found, list | tuple):
+        raise Refused(
+            f"{location}: column {column!r} holds {type(found).__name__}; give a list of labels, or a text such as "
+            f"a{SEPARATOR}b"
+        )
+    return tuple(dict.fromkeys(_label(location, column, each) for each in found))
+
+
+def _listed(location: str, column: str, text: str) -> list[Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise Refused(
+            f"{location}: column {column!r} holds a list that is no JSON; write it so, or as a text such as "
+            f"a{SEPARATOR}b"
+        ) from None
+    return list(found)
+
+
+def _number(location: str, column: str, value: Any) -> float:
+    try:
+        found = float(value) if value is not None and not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise Refused(f"{location}: {value!r} in column {column!r} is no number; fill it or leave the row out")
+    return found
+
+
+def _label(location: str, column: str, value: Any) -> RawLabel:
     if value is None or value == "" or value != value:  # float columns store missing values as NaN
         raise Refused(f"{location} has no label in column {column!r}; fill it or leave the row out")
     if isinstance(value, bool):
@@ -100,8 +146,8 @@ def _label(location: str, column: str, values: Any) -> RawLabel:
         if value.is_integer():
             return int(value)
         raise Refused(
-            f"{location}: label {value!r} in column {column!r} is a fraction, and regression is not supported; give "
-            "labels that are strings or whole numbers"
+            f"{location}: label {value!r} in column {column!r} is a fraction; give labels that are strings or whole "
+            "numbers, or set model.task to learn numbers (sequence-regression, image-regression)"
         )
     if not isinstance(value, str | int):
         raise Refused(f"{location}: label {value!r} in column {column!r}; labels are strings or whole numbers")
@@ -117,7 +163,7 @@ class Survey:
     labels: tuple[RawLabel, ...]
     """Distinct labels, in order of appearance."""
     label_indices: np.ndarray[Any, np.dtype[np.int64]]
-    """[rows] index of each row's label in `labels`; empty for causal-lm."""
+    """[rows] index of each row's class in `labels`; empty where samples have no class."""
     image_shape: tuple[int, int]
     """Height and width of the first image; (0, 0) for text."""
 
@@ -127,7 +173,10 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
     keys, labels, label_indices, shape = array("Q"), dict[RawLabel, int](), array("q"), (0, 0)
     for example in _all_examples(tables, source, spec):
         keys.append(_content_key(example))
-        if example.label is not None:
+        if isinstance(example.label, tuple):
+            for each in example.label:
+                labels.setdefault(each, len(labels))
+        elif isinstance(example.label, str | int):
             label_indices.append(labels.setdefault(example.label, len(labels)))
         if isinstance(example.content, np.ndarray) and shape == (0, 0):
             shape = (example.content.shape[0], example.content.shape[1])

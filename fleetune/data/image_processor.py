@@ -11,7 +11,7 @@ import numpy as np
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.examples import Example, RawLabel
 from fleetune.data.images import convert_channels, resize
-from fleetune.data.labels import label_array
+from fleetune.data.labels import label_array, label_info
 from fleetune.data.prepared_data import LABELS, PIXELS, Array, ArrayInfo
 from fleetune.errors import Refused
 
@@ -36,19 +36,20 @@ class ImageEncoder:
 
     processing: ImageProcessor
     precision: str
+    task: str
     label_ids: Mapping[RawLabel, int]
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """Describe the arrays that hold `samples` samples."""
         return (
             ArrayInfo(name=PIXELS, dtype=self.precision, shape=(samples, *self.processing.shape)),
-            ArrayInfo(name=LABELS, dtype="int32", shape=(samples,)),
+            label_info(samples, self.task, self.label_ids),
         )
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
         """Return the rows of a chunk by array name."""
         pixels = np.stack([self.processing.pixels(example) for example in chunk])
-        return {PIXELS: pixels, LABELS: label_array(chunk, self.label_ids)}
+        return {PIXELS: pixels, LABELS: label_array(chunk, self.task, self.label_ids)}
 
 
 def open_image_processor(spec: InputSpec, side: int | None, first: tuple[int, int]) -> ImageProcessor:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fleetune.contracts.tasks import predicts_labels, predicts_number
 from fleetune.data.examples import Example, RawLabel, Survey
+from fleetune.data.prepared_data import LABELS, Array, ArrayInfo
 from fleetune.data.splits import RowIndices
 from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
@@ -32,17 +34,19 @@ class LabelMapping:
 
 
 def map_labels(
-    found: frozenset[RawLabel], source: DataSource, known: tuple[str, ...], others: Iterable[str] = ()
+    found: frozenset[RawLabel], source: DataSource, known: tuple[str, ...], others: Iterable[str] = (), least: int = 2
 ) -> LabelMapping:
     """Assign class ids to the labels found in a source; `known` are the model's classes, empty for a new head.
 
     others: names of labels in sources that lie elsewhere; all together are sorted then. Raises Refused for fewer than
-    two labels, for strings mixed with integers, and for columns of fractions.
+    `least` labels, for strings mixed with integers, and for columns of fractions.
     """
     table_name, column = source.train[0].name, source.label_column
     spelled = spell_labels(found, source)
     union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
-    if len(found) < 2 and len(union) < 2:
+    if least == 1 and not union:
+        raise Refused(f"{table_name}: no row has a label in column {column!r}; give some of them one")
+    if len(found) < least and len(union) < least:
         only = next(iter(found), None)
         raise Refused(
             f"{table_name}: every row has the label {only!r} in column {column!r}; a classifier needs two or more"
@@ -112,8 +116,8 @@ def _integer_name(label: RawLabel, found: frozenset[RawLabel], table_name: str, 
     value = float(label)
     if not value.is_integer():
         raise Refused(
-            f"{table_name}: label {label!r} in column {column!r} is a fraction, and regression is not supported; give "
-            "integers or class names"
+            f"{table_name}: label {label!r} in column {column!r} is a fraction; give integers or class names, or "
+            "set model.task to learn numbers (sequence-regression, image-regression)"
         )
     return str(int(value))
 
@@ -148,7 +152,7 @@ def _shared_names_first(names: tuple[str, ...], known: tuple[str, ...]) -> tuple
 
 def absent_class_notes(classes: LabelMapping, found: Survey, rows: RowIndices) -> tuple[str, ...]:
     """Return a sentence that names the classes without a training row; empty if there is none."""
-    if not classes.names:
+    if not len(found.label_indices):
         return ()
     present = {classes.label_ids[found.labels[label]] for label in np.unique(found.label_indices[rows])}
     lost = [name for number, name in enumerate(classes.names) if number not in present]
@@ -157,6 +161,23 @@ def absent_class_notes(classes: LabelMapping, found: Survey, rows: RowIndices) -
     return (f"no training row is of class {shortlist(lost)}, so it cannot be learned",)
 
 
-def label_array(chunk: list[Example], label_ids: Mapping[RawLabel, int]) -> RowIndices:
-    """Return the class ids of a chunk, int64 [samples]."""
-    return np.asarray([label_ids[example.label] for example in chunk if example.label is not None], dtype=np.int64)
+def label_info(samples: int, task: str, label_ids: Mapping[RawLabel, int]) -> ArrayInfo:
+    """Describe the array of labels: classes [samples], numbers [samples], or [samples, labels] of 0 and 1."""
+    if predicts_number(task):
+        return ArrayInfo(name=LABELS, dtype="float32", shape=(samples,))
+    if predicts_labels(task):
+        return ArrayInfo(name=LABELS, dtype="float32", shape=(samples, len(set(label_ids.values()))))
+    return ArrayInfo(name=LABELS, dtype="int32", shape=(samples,))
+
+
+def label_array(chunk: list[Example], task: str, label_ids: Mapping[RawLabel, int]) -> Array:
+    """Return the labels of a chunk, as `label_info` describes them; class ids as int64."""
+    if predicts_number(task):
+        return np.asarray([example.label for example in chunk], dtype=np.float32)
+    if predicts_labels(task):
+        rows = np.zeros((len(chunk), len(set(label_ids.values()))), dtype=np.float32)
+        for row, example in enumerate(chunk):
+            assert isinstance(example.label, tuple)
+            rows[row, [label_ids[each] for each in example.label]] = 1.0
+        return rows
+    return np.asarray([label_ids[x.label] for x in chunk if isinstance(x.label, str | int)], dtype=np.int64)

@@ -7,6 +7,7 @@ import numpy as np
 
 from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.record import record
+from fleetune.contracts.tasks import predicts_labels, predicts_number
 from fleetune.data.prepared_data import IDS, LABELS, MASK, PIXELS, POSITIONS, Array, PreparedData, sample_spans
 
 QUANTILES = {"shortest": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "longest": 1.0}
@@ -83,9 +84,11 @@ def _split(data: PreparedData, name: str) -> SplitPreview:
     length = 0
     for first in range(0, rows, CHUNK_ROWS):
         chunk = data.rows(name, range(first, min(first + CHUNK_ROWS, rows)))
-        if data.labels:
+        if predicts_labels(data.task):
+            classes += chunk[LABELS].sum(axis=0).astype(np.int64)
+        elif data.labels and not predicts_number(data.task):
             classes += np.bincount(chunk[LABELS], minlength=len(data.labels))
-        else:
+        elif not data.labels:
             loss_tokens += int((chunk[LABELS][:, 1:] != IGNORE_INDEX).sum())
         if PIXELS not in chunk:
             length = chunk[IDS].shape[1]
@@ -94,7 +97,9 @@ def _split(data: PreparedData, name: str) -> SplitPreview:
         name=name,
         samples=len(lengths) or rows,
         rows=rows,
-        labels={label: int(count) for label, count in zip(data.labels, classes, strict=True)},
+        labels={}
+        if predicts_number(data.task)
+        else {label: int(count) for label, count in zip(data.labels, classes, strict=True)},
     )
     if not lengths:
         return found
@@ -119,12 +124,21 @@ def _samples(data: PreparedData, most: int) -> tuple[SamplePreview, ...]:
     rows = data.rows("train", range(min(most, data.size("train"))))
     if PIXELS in rows:
         return tuple(
-            SamplePreview(row=row, label=data.labels[label], shape=tuple(pixels.shape))
+            SamplePreview(row=row, label=_label(data, label), shape=tuple(pixels.shape))
             for row, (label, pixels) in enumerate(zip(rows[LABELS], rows[PIXELS], strict=True))
         )
     tokenizer = _tokenizer(data)
     found = [_sample(tokenizer, data, rows, row, span) for row in range(len(rows[IDS])) for span in _spans(rows, row)]
     return tuple(found[:most])
+
+
+def _label(data: PreparedData, found: Any) -> str:
+    """A sample's class, its number, or the labels that it has."""
+    if predicts_number(data.task):
+        return f"{float(found):g}"
+    if predicts_labels(data.task):
+        return ", ".join(name for name, has in zip(data.labels, found, strict=True) if has) or "none"
+    return data.labels[int(found)]
 
 
 def _sample(
@@ -145,7 +159,7 @@ def _sample(
             for start, stop in zip(borders, borders[1:], strict=False)
             if start < stop
         ),
-        label=data.labels[rows[LABELS][row]] if data.labels else "",
+        label=_label(data, rows[LABELS][row]) if data.labels else "",
     )
 
 

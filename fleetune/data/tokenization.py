@@ -10,7 +10,7 @@ import numpy as np
 
 from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.examples import Example, RawLabel
-from fleetune.data.labels import label_array
+from fleetune.data.labels import label_array, label_info
 from fleetune.data.prepared_data import IDS, LABELS, MASK, POSITIONS, Array, ArrayInfo
 from fleetune.errors import Refused, first_line
 
@@ -31,7 +31,9 @@ class TextEncoder:
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """Describe the arrays that hold `samples` samples."""
-        return token_arrays(samples, self.length, causal=self.spec.task == "causal-lm")
+        causal = self.spec.task == "causal-lm"
+        found = token_arrays(samples, self.length, causal)
+        return found if causal else (*found[:-1], label_info(samples, self.spec.task, self.label_ids))
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
         """Return the rows of a chunk by array name."""
@@ -42,7 +44,7 @@ class TextEncoder:
         self.cut.extend(chunk[row].location for row in longer)
         if causal:
             return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}
-        return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.label_ids)}
+        return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.spec.task, self.label_ids)}
 
 
 def token_arrays(samples: int, length: int, causal: bool, packed: bool = False) -> tuple[ArrayInfo, ...]:

@@ -14,6 +14,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
+from fleetune.contracts.tasks import predicts_labels, predicts_number
 from fleetune.data.dialogues import row_format
 from fleetune.data.examples import Example, Survey, check_task
 from fleetune.data.image_processor import ImageEncoder, ImageProcessor, open_image_processor
@@ -129,6 +130,7 @@ def _write_samples(job: Job) -> Written:
         else ImageEncoder(
             processing=_save_processing(job, shared.image_shape if shared else surveys[TRAIN].image_shape),
             precision=spec.precision,
+            task=spec.task,
             label_ids=classes.label_ids,
         )
     )
@@ -175,8 +177,11 @@ def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
     if spec.task == "causal-lm":
         return LabelMapping(names=(), label_ids={})
     found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
+    if predicts_number(spec.task):
+        return LabelMapping(names=(job.source.label_column,), label_ids={})
     if shared is None:
-        return map_labels(found, job.source, spec.labels, job.asked.local_labels)
+        least = 1 if predicts_labels(spec.task) else 2
+        return map_labels(found, job.source, spec.labels, job.asked.local_labels, least)
     spelled = spell_labels(found, job.source)
     return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
 

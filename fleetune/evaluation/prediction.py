@@ -10,6 +10,7 @@ import torch
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import record
+from fleetune.contracts.tasks import predicts_labels, predicts_number
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.image_processor import open_image_processor
@@ -31,9 +32,11 @@ class Prediction:
     input: str
     """Its text; of an image, its path; of a chat, what was said last."""
     label: str = ""
-    """The most probable class; empty for causal-lm."""
+    """The most probable class, or all labels that are more probable than not; empty for causal-lm and numbers."""
     probabilities: dict[str, float] = field(default_factory=dict)
-    """Class -> probability of at most RANKED classes, the most probable first; empty for causal-lm."""
+    """Class -> probability of at most RANKED classes, the most probable first; empty for causal-lm and numbers."""
+    value: float | None = None
+    """The number that a model of a regression says."""
     text: str = ""
     """How the input goes on; empty for classification."""
 
@@ -62,14 +65,21 @@ class Predictor:
             left = iter(asked)
             while chunk := list(islice(left, BATCH_SAMPLES)):
                 inputs = {name: torch.from_numpy(array) for name, array in encode(chunk).items()}
-                probabilities = self.model(**inputs).logits.double().softmax(dim=-1)
-                yield from (self._class(*each) for each in zip(chunk, probabilities.tolist(), strict=True))
+                logits = self.model(**inputs).logits.double()
+                yield from (self._prediction(*each) for each in zip(chunk, logits, strict=True))
 
-    def _class(self, example: Example, probabilities: list[float]) -> Prediction:
-        if not np.isfinite(probabilities).all():
+    def _prediction(self, example: Example, logits: torch.Tensor) -> Prediction:
+        """logits: of one sample."""
+        if not logits.isfinite().all():
             raise Refused(f"{example.location}: the model's output is not finite; it diverged in training")
+        if predicts_number(self.data.task):
+            return Prediction(input=_said(example), value=float(logits[0]))
+        several = predicts_labels(self.data.task)
+        probabilities = (logits.sigmoid() if several else logits.softmax(dim=-1)).tolist()
         ranked = sorted(zip(self.data.labels, probabilities, strict=True), key=lambda pair: -pair[1])[:RANKED]
-        return Prediction(input=_said(example), label=ranked[0][0], probabilities=dict(ranked))
+        has = [name for name, share in zip(self.data.labels, probabilities, strict=True) if share > 0.5]
+        label = ", ".join(has) if several else ranked[0][0]
+        return Prediction(input=_said(example), label=label, probabilities=dict(ranked))
 
     def _texts(self) -> Any:
         spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer)

@@ -19,6 +19,7 @@ from transformers.utils import logging
 from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
+from fleetune.contracts.tasks import head_of, predicts_labels, predicts_number
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, first_line
 from fleetune.models.export import copy_tokenizer
@@ -71,7 +72,7 @@ def load_trained_model(folder: Path, task: str) -> nn.Module:
     """Load the model of a standard Hugging Face folder; Refused, naming the file, if one is missing or damaged."""
     stored = _weight_files(folder)
     try:
-        model, found = AUTO[task].from_pretrained(
+        model, found = AUTO[head_of(task)].from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError, KeyError) as error:
@@ -91,7 +92,7 @@ def load_base_model(config: PretrainedConfig, request: ModelRequest, adapter: Pa
     source = source_folder(request)
     assert source is not None, "a model of random weights has no files"
     dtype = DTYPES[request.precision]
-    model, found = AUTO[request.task].from_pretrained(
+    model, found = AUTO[head_of(request.task)].from_pretrained(
         source,
         config=config,
         dtype=dtype,
@@ -156,7 +157,15 @@ def _tensor_names(file: Path) -> set[str]:
         raise Refused(f"{file}: cannot be read ({first_line(error)}); verify the run or train again") from None
 
 
-BETTER = {"accuracy": "higher", "macro_f1": "higher", "loss": "lower", "perplexity": "lower"}
+BETTER = {
+    "accuracy": "higher",
+    "micro_f1": "higher",
+    "macro_f1": "higher",
+    "r2": "higher",
+    "mae": "lower",
+    "loss": "lower",
+    "perplexity": "lower",
+}
 """All scores in the order of the tables, with the direction that is better."""
 LARGEST_EXPONENT = 700.0
 """Larger exponents overflow a float."""
@@ -202,7 +211,7 @@ def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: s
             loss += float(loss_sum(logits.double(), torch.from_numpy(labels).to(scoring.accelerator), data.task))
             targets += count_targets(labels, data.task)
             if data.task != "causal-lm":
-                predicted.append(logits.argmax(dim=-1).cpu().numpy())
+                predicted.append(_said(logits, data.task).cpu().numpy())
                 wanted.append(labels)
             scoring.progress(f"scoring the {what}", last, samples, "samples")
     if not math.isfinite(loss):
@@ -213,9 +222,39 @@ def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: s
     if data.task == "causal-lm":
         return Scores(values={"loss": mean, "perplexity": math.exp(min(mean, LARGEST_EXPONENT))})
     taken, given = np.concatenate(predicted), np.concatenate(wanted)
+    if predicts_number(data.task):
+        return Scores(values={**number_scores(taken, given), "loss": mean})
+    if predicts_labels(data.task):
+        return Scores(values={**label_scores(taken, given), "loss": mean})
     return Scores(
         values={**classification_scores(taken, given), "loss": mean}, classes=class_scores(taken, given, data.labels)
     )
+
+
+def _said(logits: torch.Tensor, task: str) -> torch.Tensor:
+    """Return the class, the number, or for each label whether a sample has it, which is by half of the probability."""
+    if predicts_number(task):
+        return logits[:, 0]
+    return logits > 0 if predicts_labels(task) else logits.argmax(dim=-1)
+
+
+def number_scores(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
+    """Return mae, and r2 where the wanted numbers differ; both of shape [samples]."""
+    from sklearn.metrics import mean_absolute_error, r2_score
+
+    found = {"mae": float(mean_absolute_error(wanted, predicted))}
+    return {"r2": float(r2_score(wanted, predicted)), **found} if np.ptp(wanted) > 0 else found
+
+
+def label_scores(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
+    """Return accuracy (all labels of a sample are right), micro_f1 and macro_f1; both of shape [samples, labels]."""
+    from sklearn.metrics import f1_score
+
+    given = wanted.astype(bool)
+    f1 = {f"{how}_f1": float(f1_score(given, predicted, average=how, zero_division=0)) for how in ("micro", "macro")}
+    if given.shape[1] == 1:  # scikit-learn takes one column for classes
+        f1 = dict.fromkeys(f1, float(f1_score(given[:, 0], predicted[:, 0], zero_division=0)))
+    return {"accuracy": float((given == predicted).all(axis=1).mean()), **f1}
 
 
 def classification_scores(predicted: np.ndarray, wanted: np.ndarray) -> dict[str, float]:

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.contracts.tasks import head_of
 from fleetune.errors import Refused
 from fleetune.models.compute_copies import computed_type, halved_parameters
 from fleetune.models.experts import use_recordable_experts
@@ -38,7 +39,9 @@ def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrained
     use_recordable_experts(config)
     try:
         with torch.device("meta"):
-            model = AUTO[request.task].from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)
+            model = AUTO[head_of(request.task)].from_config(
+                config, dtype=DTYPES[request.precision], trust_remote_code=False
+            )
     except Exception as error:  # unknown task, inconsistent settings or a missing package
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise Refused(f"model: {type(config).__name__} cannot do {request.task} ({reason})") from None
@@ -98,7 +101,7 @@ def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...
         lora_dropout=lora.dropout,
         target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
         modules_to_save=list(saved) or None,
-        task_type={"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM"}.get(task),
+        task_type={"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM"}.get(head_of(task)),
     )
     try:
         with torch.device("meta"), warnings.catch_warnings():

@@ -12,6 +12,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.tasks import head_of, predicts_number, problem_type
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks
 
@@ -148,7 +149,7 @@ def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedC
     known = {
         "causal-lm": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         "sequence-classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-    }.get(request.task, {})
+    }.get(head_of(request.task), {})
     seeing = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys()
     composite = seeing | modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.keys()
     part = text_part(config)
@@ -181,7 +182,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
         positions = None
     if positions and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
         positions -= int(config.pad_token_id or 0) + 1  # their positions start after the padding index
-    if request.task == "image-classification" and size is None and not has_processor:
+    if head_of(request.task) == "image-classification" and size is None and not has_processor:
         size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
     return InputSpec(
         task=request.task,
@@ -200,7 +201,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
 def _class_names(config: "PretrainedConfig", request: ModelRequest) -> tuple[str, ...]:
     """Return the class names of an existing head, whether the request or the folder names them; () for a new head."""
     heads = {"sequence-classification": "ForSequenceClassification", "image-classification": "ForImageClassification"}
-    head = heads.get(request.task)
+    head = None if predicts_number(request.task) else heads.get(head_of(request.task))
     finished = head is not None and any(name.endswith(head) for name in config.architectures or ())
     named = head is not None and "id2label" in (request.config or {})
     if not finished and not named:
@@ -252,8 +253,8 @@ def _for_training(
     if request.task != "causal-lm" and labels:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: index for index, label in enumerate(labels)}
-        config.problem_type = "single_label_classification"
-    if request.task == "sequence-classification":
+        config.problem_type = problem_type(request.task)
+    if head_of(request.task) == "sequence-classification":
         for part in (config, text_part(config)):
             if getattr(part, "pad_token_id", None) is None:
                 part.pad_token_id = pad_token_id or 0  # a decoder's head needs it to find the last token

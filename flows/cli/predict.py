@@ -62,7 +62,9 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
 def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> None:
     console = options.console()
     for one in predictions:
-        if one.label:
+        if one.value is not None:
+            console.print(f"{one.value:.4g}  {' '.join(one.input.split())}")
+        elif one.probabilities:
             ranked = list(one.probabilities.items())[:SHOWN]
             said = ", ".join(f"{label} {probability:.1%}" for label, probability in ranked)
             console.print(f"{said}  {' '.join(one.input.split())}")

@@ -3,6 +3,7 @@
 from huggingface_hub import EvalResult, ModelCardData
 
 from fleetune.contracts.run_config import RunConfig
+from fleetune.contracts.tasks import head_of
 from fleetune.data.prepared_data import PreparedData
 from fleetune.planning import citations
 from flows.hand_over.trained_run import TrainedRun
@@ -50,7 +51,7 @@ def _metadata(found: TrainedRun, data: PreparedData, adapter: bool) -> ModelCard
     config = found.run.config
     results = [
         EvalResult(
-            task_type=PIPELINES[config.model.task],
+            task_type=PIPELINES[head_of(config.model.task)],
             dataset_type=data.info.source,
             dataset_name=data.info.source,
             dataset_split="test",
@@ -62,7 +63,7 @@ def _metadata(found: TrainedRun, data: PreparedData, adapter: bool) -> ModelCard
     return ModelCardData(
         base_model=_hub_name(config),
         library_name="peft" if adapter else "transformers",
-        pipeline_tag=PIPELINES[config.model.task],
+        pipeline_tag=PIPELINES[head_of(config.model.task)],
         tags=["fleetune", config.strategy.name],
         model_name=config.name,
         eval_results=results or None,
@@ -84,7 +85,7 @@ def _base(config: RunConfig, adapter: bool) -> str:
 
 
 def _code(config: RunConfig) -> str:
-    name = CLASSES[config.model.task]
+    name = CLASSES[head_of(config.model.task)]
     return f'```python\nfrom transformers import {name}\n\nmodel = {name}.from_pretrained("this folder")\n```'
 
 

@@ -95,12 +95,18 @@ def train_unsplit(
 def _loss(model: nn.Module, rows: dict[str, torch.Tensor], task: str) -> torch.Tensor:
     labels = rows["labels"]
     logits = model(**{k: v for k, v in rows.items() if k != "labels"}).logits
+    if task.endswith("regression"):
+        return ((logits.squeeze(1) - labels) ** 2).sum()
+    if "multi-label" in task:
+        return nn.BCEWithLogitsLoss(reduction="sum")(logits, labels)
     if task == "causal-lm":
         logits, labels = logits[:, :-1].transpose(1, 2), labels[:, 1:]
     return nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
 
 
 def _targets(labels: torch.Tensor, task: str) -> int:
+    if labels.is_floating_point():
+        return labels.numel()
     return int(((labels[:, 1:] if task == "causal-lm" else labels) != -100).sum())
 
 

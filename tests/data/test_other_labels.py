@@ -1,0 +1,95 @@
+"""Numbers and several labels are read from the label column, in the spellings that files have."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.local_data import survey
+from fleetune.data.prepared_data import LABELS, PreparedData
+from fleetune.data.preview import preview
+from fleetune.data.writer import prepare_data
+from fleetune.errors import Refused
+from fleetune.models.loss import count_targets
+from tests.data.samples import json_lines
+
+NUMBERS = InputSpec(task="sequence-regression", vocab_size=264, max_positions=64)
+SEVERAL = InputSpec(task="sequence-multi-label-classification", vocab_size=264, max_positions=64)
+
+
+def made(folder: Path, spec: InputSpec, labels: list[Any], **changes: Any) -> PreparedData:
+    """Prepare texts with these labels."""
+    source = json_lines(folder / "rows.jsonl", [{"text": f"t{n}", "label": label} for n, label in enumerate(labels)])
+    request = DataRequest(**{"source": str(source), "max_length": 8, "test_fraction": 0.25, **changes})
+    prepare_data(request, spec, folder / "data", 0)
+    return PreparedData(folder / "data")
+
+
+def of_all(data: PreparedData) -> np.ndarray[Any, Any]:
+    """Labels of both splits."""
+    return np.concatenate([data.rows(split, range(data.size(split)))[LABELS] for split in ("train", "test")])
+
+
+def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
+    """Whole numbers, fractions and numbers as text; the model's one output has the column's name."""
+    data = made(tmp_path, NUMBERS, [1, -2.5, "3.25", 0, 1e3, 7, 8, 9])
+    assert sorted(of_all(data).tolist()) == [-2.5, 0, 1, 3.25, 7, 8, 9, 1000]
+    assert of_all(data).dtype == np.float32 and data.labels == ("label",)
+    shown = preview(data, 2)
+    assert all(float(sample.label) in of_all(data) for sample in shown.samples)
+    assert [split.labels for split in shown.splits] == [{}, {}] and shown.splits[0].loss_share is None
+
+
+def test_several_labels_are_lists_or_texts(tmp_path: Path) -> None:
+    """A sample has each label once or none at all; a text has them between bars, or is a list in JSON."""
+    data = made(tmp_path, SEVERAL, [["b", "a"], ["a", "a"], [], "a|b", "b", '["c"]', "", ["c", "a"]])
+    assert data.labels == ("a", "b", "c")
+    found = sorted("".join(n for n, has in zip("abc", row, strict=True) if has) for row in of_all(data))
+    assert found == sorted(["ab", "a", "", "ab", "b", "c", "", "ac"])
+    counts = {name: sum(split.labels[name] for split in preview(data, 0).splits) for name in "abc"}
+    assert counts == {"a": 4, "b": 3, "c": 2}
+    assert count_targets(of_all(data), data.task) == 8 * 3
+    assert {sample.label for sample in preview(data, 6).samples} <= {"a, b", "a", "none", "b", "c", "a, c"}
+
+
+def test_one_label_that_a_sample_has_or_not(tmp_path: Path) -> None:
+    """A single label is enough: what is learned is whether a sample has it."""
+    data = made(tmp_path, SEVERAL, [["spam"], [], [], ["spam"]])
+    assert data.labels == ("spam",) and of_all(data).shape == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "said"),
+    [
+        (NUMBERS, [1, "many"], r"rows.jsonl: line 2: 'many' in column 'label' is no number; fill it or leave the row"),
+        (NUMBERS, [None, 1], "line 1: None in column 'label' is no number"),
+        (NUMBERS, [True, 1], "line 1: True in column 'label' is no number"),
+        (SEVERAL, [[], []], "no row has a label in column 'label'; give some of them one"),
+        (SEVERAL, [3, ["a"]], r"line 1: column 'label' holds int; give a list of labels, or a text such as a\|b"),
+        (SEVERAL, [["a"], [1.5]], "line 2: label 1.5 in column 'label' is a fraction"),
+        (SEVERAL, [["a"], [2]], "mixes strings and whole numbers; spell all labels alike"),
+    ],
+)
+def test_other_labels_are_refused_with_their_place(
+    spec: InputSpec, labels: list[Any], said: str, tmp_path: Path
+) -> None:
+    """The row is named, and what would do."""
+    with pytest.raises(Refused, match=said):
+        made(tmp_path, spec, labels * 3)
+
+
+def test_labels_that_are_lists_in_bad_json_are_refused(tmp_path: Path) -> None:
+    """A text that only looks like a list."""
+    with pytest.raises(Refused, match="line 1: column 'label' holds a list that is no JSON"):
+        made(tmp_path, SEVERAL, ["[a, b]", "a"])
+
+
+@pytest.mark.parametrize("spec", [NUMBERS, SEVERAL])
+def test_numbers_and_several_labels_do_not_stay_on_devices(spec: InputSpec, tmp_path: Path) -> None:
+    """Their labels would have to be agreed on, which is not built."""
+    source = json_lines(tmp_path / "a.jsonl", [{"text": "a", "label": 1}])
+    with pytest.raises(Refused, match="cannot be learned from data that stay on devices; give data.source"):
+        survey(DataRequest(source=str(source)), spec, lambda *_: None)
