@@ -78,10 +78,10 @@ def test_whole_floats_are_classes(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["0.5", "1e-3"])
 def test_a_column_of_fractions_is_no_column_of_classes(label: str, tmp_path: Path) -> None:
-    """Regression: fractions in a CSV became classes; they are refused, as regression is not supported."""
+    """Bug: fractions in a CSV became classes; they are refused, and the task that learns numbers is named."""
     (tmp_path / "r.csv").write_text(f"text,label\na,1.0\nb,{label}\nc,2.0\n")
     with pytest.raises(
-        Refused, match=f"label '{label}' in column 'label' is a fraction, and regression is not supported"
+        Refused, match=f"label '{label}' in column 'label' is a fraction; give integers .* sequence-regression"
     ):
         prepared(tmp_path / "d", tmp_path / "r.csv")
 
