@@ -81,7 +81,7 @@ def test_a_column_of_fractions_is_no_column_of_classes(label: str, tmp_path: Pat
     """Bug: fractions in a CSV became classes; they are refused, and the task that learns numbers is named."""
     (tmp_path / "r.csv").write_text(f"text,label\na,1.0\nb,{label}\nc,2.0\n")
     with pytest.raises(
-        Refused, match=f"label '{label}' in column 'label' is a fraction; give integers .* sequence-regression"
+        Refused, match=f"label '{label}' in column 'label' is a fraction; give integers .*sequence-regression"
     ):
         prepared(tmp_path / "d", tmp_path / "r.csv")
 
