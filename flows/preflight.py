@@ -97,7 +97,8 @@ def _validate_strategy(config: RunConfig) -> None:
 
     joining = config.fleet.join is not None
     devices = None if joining else [device.name for device in config.fleet.devices]
-    validate_request(config.strategy, devices, config.profile.scores)
+    options = validate_request(config.strategy, devices, config.profile.scores)
+    config.training.check_scored_rounds(getattr(options, "average_every_rounds", 0), config.strategy.name)
 
 
 def _validate_model(model: ModelRequest) -> None:

@@ -79,6 +79,15 @@ class TrainingRequest:
             name = "keep_best" if self.keep_best else "early_stopping_patience"
             raise Refused(f"training: {name} needs scores while it trains; set training.evaluate_every_rounds, too")
 
+    def check_scored_rounds(self, average_every_rounds: int, strategy: str) -> None:
+        """Refused: between two averages (0: there are none) no state is that of all lanes, so none can be scored."""
+        every = self.evaluate_every_rounds
+        if every and average_every_rounds and every % average_every_rounds:
+            raise Refused(
+                f"training: evaluate_every_rounds {every} is no multiple of the {average_every_rounds} rounds between "
+                f"two averages of strategy {strategy}; only averages can be scored"
+            )
+
     @property
     def micro_batches(self) -> int:
         """Micro-batches of one round (M in the papers)."""

@@ -62,8 +62,8 @@ def solve(name: str, problem: Problem, now: Callable[[], float] = time.perf_coun
     return replace(result, solve_s=now() - started_s, options=problem.options)
 
 
-def validate_request(request: StrategyRequest, devices: Sequence[str] | None, scores: bool) -> None:
-    """Check the strategy section of a run file before anything is measured.
+def validate_request(request: StrategyRequest, devices: Sequence[str] | None, scores: bool) -> Any:
+    """Check the strategy section of a run file before anything is measured, and return its options.
 
     devices: names of the fleet's devices; None if more devices may join. scores: True if the profile scores heads.
     Raises Refused for an unknown strategy, option, method or device, and for a strategy that needs scores without them.
@@ -78,6 +78,7 @@ def validate_request(request: StrategyRequest, devices: Sequence[str] | None, sc
             one_of(f"{owner}: option {option}", "device", name, devices or ())
     if getattr(strategy, "needs_scores", False) and not scores:
         raise Refused(f"{owner}: it selects by scores of heads, which are not measured; set profile.scores=true")
+    return options
 
 
 def citations(request: StrategyRequest) -> tuple[str, ...]:
@@ -85,9 +86,8 @@ def citations(request: StrategyRequest) -> tuple[str, ...]:
 
     Raises Refused for an unknown strategy, option or method.
     """
-    validate_request(request, None, scores=True)
+    options = validate_request(request, None, scores=True)
     strategy = _strategy(request.name)
-    options: Any = json_io.load(strategy.options, request.options, f"strategy {request.name}")
     texts = [strategy.citation]
     for option, kind in strategy.methods.items():
         texts.append(papers.BY_METHOD.get(kind, {}).get(getattr(options, option), ""))

@@ -15,7 +15,6 @@ from fleetune.clock.costs import memory_warnings
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TrainingMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.models.export import copy_tokenizer, export_model
@@ -46,7 +45,7 @@ def train(task: TrainingTask) -> TrainingMetrics:
     features that training does not implement.
     """
     validate_supported(task.plan.plan)
-    check_scored_rounds(task.training, task.plan.plan)
+    task.training.check_scored_rounds(task.plan.plan.average_every_rounds, task.plan.plan.strategy)
     if task.local:
         check_nothing_raw_leaves(task)
     try:
@@ -71,16 +70,6 @@ def validate_supported(plan: Plan) -> None:
         raise Refused(
             f"plan: strategy {plan.strategy} made it with {', '.join(found)}; look at this plan with --until plan, or "
             "train with another strategy"
-        )
-
-
-def check_scored_rounds(training: TrainingRequest, plan: Plan) -> None:
-    """Refused: between two averages no state is that of all lanes, so none can be scored."""
-    every, average = training.evaluate_every_rounds, plan.average_every_rounds
-    if every and average and every % average:
-        raise Refused(
-            f"training: evaluate_every_rounds {every} is no multiple of the {average} rounds between two averages of "
-            f"strategy {plan.strategy}; only averages can be scored"
         )
 
 

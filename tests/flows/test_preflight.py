@@ -47,6 +47,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "targets": ({"model": {"lora": {"targets": ["nothing"]}}}, "lora.targets .* fit no layer"),
     "a pattern": ({"model": {"freeze": ["nothing"]}}, "freeze pattern 'nothing' matches no parameter"),
     "a seed": ({"seed": 2**64}, "seed 18446744073709551616 is beyond 64 bits"),
+    "scored rounds": (
+        {"strategy": {"name": "split-learning"}, "training": {"evaluate_every_rounds": 4}},
+        "evaluate_every_rounds 4 is no multiple of the 10 rounds between two averages of strategy split-learning",
+    ),
     "a warm-up": ({"training": {"warmup_rounds": 5}}, "warmup_rounds is 5, but the run has 4 rounds"),
 }
 

@@ -18,7 +18,6 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.evaluation.trained_model import ScoringOptions, load_result
 from fleetune.evaluation.trained_model import score as scores_of
 from fleetune.training.checkpoints import checkpoint_folder, complete_of, trained_tensors
-from fleetune.training.coordinator import check_scored_rounds
 from fleetune.training.validation import SCORES, Answer, Validation, best, is_enough
 from stages.entry_point import Channel, StageContext
 from stages.scoring import scorer
@@ -160,10 +159,10 @@ def test_settings_that_miss_each_other_are_refused() -> None:
             TrainingRequest(**{"rounds": 4, "evaluate_every_rounds": 2, name: 0})
     with pytest.raises(Refused, match="nothing is there that scores a checkpoint"):
         Validation(TRAINING, Path(), None, lambda text: None)
-    averaging = replace(plan(("u",), [], [[8]]), average_every_rounds=4)
     with pytest.raises(Refused, match="evaluate_every_rounds 2 is no multiple of the 4 rounds between two averages"):
-        check_scored_rounds(TRAINING, averaging)
-    check_scored_rounds(replace(TRAINING, evaluate_every_rounds=8), averaging)
+        TRAINING.check_scored_rounds(4, "split-learning")
+    replace(TRAINING, evaluate_every_rounds=8).check_scored_rounds(4, "split-learning")
+    TRAINING.check_scored_rounds(0, "asteroid")
 
 
 @pytest.mark.slow
