@@ -128,6 +128,16 @@ class StageContext:
         return folder
 
     @property
+    def outputs(self) -> Path:
+        """Folder that receives a folder for each kind of output."""
+        return Path(self.task.output)
+
+    @property
+    def earlier(self) -> tuple[Path, ...]:
+        """Work folders of unfinished attempts with other inputs."""
+        return tuple(map(Path, self.task.earlier))
+
+    @property
     def work(self) -> Path:
         """Folder that outlives an interrupted attempt."""
         return Path(self.task.work)

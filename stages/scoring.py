@@ -13,6 +13,8 @@ from fleetune.launching.process import ProcessLauncher
 from stages.entry_point import StageContext
 
 SCORES = "scores.json"
+SCORER = "stages.score"  # not in stage keys
+"""What scores is what evaluates, reports included, so that every change of a report would train again."""
 
 
 @record
@@ -54,7 +56,7 @@ def scorer(context: StageContext) -> Callable[[Path], CheckpointScoring]:
         inputs = {**context.task.inputs, "checkpoint": str(checkpoint)}
         json_io.write(replace(context.task, inputs=inputs, output=str(folder)), folder / "task.json")
         arguments = ("--task", str(folder / "task.json"))
-        command = Command(module="stages.score", arguments=arguments, preloads=MODEL_MODULES, log=folder / "score.log")
+        command = Command(module=SCORER, arguments=arguments, preloads=MODEL_MODULES, log=folder / "score.log")
         return CheckpointScoring(ProcessLauncher().start(command), result)
 
     return begin

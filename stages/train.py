@@ -1,8 +1,6 @@
 """train: model, data, plan, fleet, profile -> checkpoint, metrics."""
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
@@ -22,14 +20,13 @@ from stages.scoring import scorer
 
 
 def train(context: StageContext, change: Callable[[TrainingTask], TrainingTask] = lambda task: task) -> None:
-    """Train by the plan; resumes the newest checkpoint of an interrupted attempt. change: called with the task."""
-    channel, seed = context.channel, context.task.seed
+    """Train by the plan, whose forecast goes along; resumes an interrupted attempt. change: called with the task."""
+    channel, seed, config = context.channel, context.task.seed, context.task.config
     fleet = json_io.read(Fleet, context.input("fleet") / "fleet.json")
     fleet.check_real()
     with open_sites(FleetPlacement.from_fleet(fleet), channel.note) as sites:
         plan = json_io.read(PlanResult, context.input("plan") / "plan.json")
-        model = json_io.load(ModelRequest, context.task.config["model"], "model")
-        sources = context.task.config.get("data", {}).get("local", {})
+        model, sources = json_io.load(ModelRequest, config["model"], "model"), config.get("data", {}).get("local", {})
         profile = json_io.read(Profile, context.input("profile") / "profile.json")
         own = DeviceWork(sites=sites, sources=sources, model=model, work=context.work, progress=channel.progress)
         task = TrainingTask(
@@ -40,15 +37,15 @@ def train(context: StageContext, change: Callable[[TrainingTask], TrainingTask] 
             data_folder=context.input("data"),
             local=prepare_own_data(own, plan.plan, context.input("data"), seed, channel.note),
             model=model,
-            training=json_io.load(TrainingRequest, context.task.config["training"], "training"),
+            training=json_io.load(TrainingRequest, config["training"], "training"),
             seed=seed,
             work=context.work,
-            output=Path(context.task.output),
+            output=context.outputs,
             sites=sites,
             progress=channel.progress,
             note=channel.note,
             resumed=channel.resumed,
-            earlier=tuple(map(Path, context.task.earlier)),
+            earlier=context.earlier,
             score=scorer(context),
             stop=context.termination,
             returns=True,
@@ -56,7 +53,7 @@ def train(context: StageContext, change: Callable[[TrainingTask], TrainingTask] 
             around_stragglers=around_stragglers(plan, fleet, profile, seed),
         )
         coordinator.train(change(task))
-    shutil.copy(context.input("plan") / "forecast.json", context.output("metrics"))  # of the fleet that was measured
+    (context.output("metrics") / "forecast.json").write_bytes((context.input("plan") / "forecast.json").read_bytes())
 
 
 if __name__ == "__main__":
