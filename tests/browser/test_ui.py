@@ -128,13 +128,13 @@ def test_a_copy_reads_the_past_runs_config(ui: Ui, service: ServiceClient, tmp_p
     expect(ui.field("base")).to_have_value(first["parameters"]["base"])
     ui.choose("strategy", "dp")
     ui.choose("start_from", "plan")
-    add_change(ui, "training.micro_batch_samples=64")
+    add_change(ui, "training.weight_decay=0.01")
     copy = ui.submit()
     ui.open_run(copy)
     ui.expect_state("Completed")
     made = run_of(service, service.flow_run(copy))
     assert (made.config.seed, made.config.strategy.name) == (1, "dp")
-    assert made.config.training.micro_batch_samples == 64  # the run file has 128
+    assert made.config.training.weight_decay == 0.01
     assert made.stage("plan").how == "ran"
     service.expect_tasks(copy, profile="Cached")
 

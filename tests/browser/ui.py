@@ -42,6 +42,8 @@ class Ui:
         deployments.click()
         self.main.get_by_role("link", name=name, exact=True).first.click()
         expect(self.page.get_by_role("tab", name="Runs")).to_be_visible()
+        if not self._comes(self.button("Schedule")):  # what lists the schedules, after a request that has failed
+            self._load(self.page.url, self.button("Schedule"))
 
     def open_form(self, name: str = "finetune") -> None:
         """Go to the form of a deployment."""
@@ -60,6 +62,13 @@ class Ui:
         self.page.get_by_role("tab", name="Artifacts").click()
         self.main.get_by_role("link", name=name).click()
         self.main.locator("a[href*='/artifacts/artifact/']").first.click()
+
+    def _comes(self, landmark: Locator) -> bool:
+        try:
+            landmark.wait_for(timeout=LOAD_MS)
+        except PlaywrightTimeout:
+            return False
+        return True
 
     def _load(self, address: str, landmark: Locator) -> None:
         """Go to a page, and again where it stays without its landmark."""
