@@ -94,7 +94,7 @@ def write_documents(job: Job) -> Written:
 def _write(job: Job, name: str, rows: Mapping[str, Array]) -> tuple[SplitInfo, dict[str, Array]]:
     """Write the rows of a split, by name of their array."""
     samples = len(next(iter(rows.values())))
-    described = token_arrays(samples, job.request.max_length, causal=True, packed=POSITIONS in rows)
+    described = token_arrays(samples, job.request.max_length, packed=POSITIONS in rows)
     split = SplitInfo(name=name, samples=samples, arrays=described)
     arrays = create_arrays(job.folder, split)
     for array_name, array in arrays.items():

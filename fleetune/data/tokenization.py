@@ -32,14 +32,14 @@ class TextEncoder:
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """Describe the arrays that hold `samples` samples."""
         causal = self.spec.task == "causal-lm"
-        found = token_arrays(samples, self.length, causal)
-        return found if causal else (*found[:-1], label_info(samples, self.spec.task, self.label_ids))
+        labels = None if causal else label_info(samples, self.spec.task, self.label_ids)
+        return token_arrays(samples, self.length, labels)
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
         """Return the rows of a chunk by array name."""
         causal = self.spec.task == "causal-lm"
         texts = [str(example.content) for example in chunk]
-        ids, mask, longer = (_encode_with_end if causal else encode_and_find_cut)(self.tokenizer, texts, self.length)
+        ids, mask, longer = (_encode_with_end if causal else encode)(self.tokenizer, texts, self.length)
         check_ids(ids, self.spec)
         self.cut.extend(chunk[row].location for row in longer)
         if causal:
@@ -47,13 +47,15 @@ class TextEncoder:
         return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.spec.task, self.label_ids)}
 
 
-def token_arrays(samples: int, length: int, causal: bool, packed: bool = False) -> tuple[ArrayInfo, ...]:
-    """Describe the arrays of a text task as they are stored on disk."""
+def token_arrays(
+    samples: int, length: int, labels: ArrayInfo | None = None, packed: bool = False
+) -> tuple[ArrayInfo, ...]:
+    """Describe the arrays of a text task as they are stored on disk; without `labels`, each token has one."""
     shape = (samples, length)
     return (
         ArrayInfo(name=IDS, dtype="int32", shape=shape),
         ArrayInfo(name=POSITIONS if packed else MASK, dtype="int32" if packed else "uint8", shape=shape),
-        ArrayInfo(name=LABELS, dtype="int32", shape=shape if causal else (samples,)),
+        labels or ArrayInfo(name=LABELS, dtype="int32", shape=shape),
     )
 
 
@@ -119,20 +121,17 @@ def chat_template_text(path: Path) -> str:
     return text
 
 
-def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids]:
-    """(token ids, attention mask), both [texts, length]; longer texts are truncated, shorter ones padded."""
-    return encode_and_find_cut(tokenizer, texts, length)[:2]
-
-
-def encode_and_find_cut(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
-    """`encode`, and the numbers of the texts that were longer."""
+def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
+    """(token ids, attention mask, numbers of the texts that were longer and are truncated); the first two are [texts,
+    length], and shorter texts are padded.
+    """
     found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
     longer = [number for number, one in enumerate(found.encodings or ()) if one.overflowing]
     return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["attention_mask"], dtype=np.int64), longer
 
 
 def _encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
-    """`_encode` for causal models: complete texts end with the end token, truncated texts do not.
+    """`encode` for causal models: complete texts end with the end token, truncated texts do not.
 
     Without end tokens in training, a model never learns to stop generating.
     """

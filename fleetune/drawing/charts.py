@@ -9,6 +9,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import DENSE
 from fleetune.contracts.metrics import Forecast, RoundMetrics, RoundScores, TrainingMetrics
 from fleetune.contracts.plan import Plan
+from fleetune.contracts.tasks import LOSS
 from fleetune.drawing.svg import (
     SEVERAL,
     WIDTH,
@@ -124,7 +125,7 @@ def loss_chart(rounds: Sequence[RoundMetrics], scores: Sequence[RoundScores] = (
     if not rounds:
         return ""
     left, right, top, bottom = 46.0, WIDTH - 14.0, 14.0, 200.0
-    held_out = [(each.rounds, each.values["loss"]) for each in scores]
+    held_out = [(each.rounds, each.values[LOSS]) for each in scores]
     highest = max([r.loss for r in rounds] + [loss for _, loss in held_out]) * 1.05 or 1.0
     first, last = rounds[0].round, rounds[-1].round
 

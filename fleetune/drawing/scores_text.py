@@ -1,9 +1,8 @@
 """What held-out samples have told while a model trained, in sentences."""
 
 from fleetune.contracts.metrics import TrainingMetrics
+from fleetune.contracts.tasks import LOSS
 from fleetune.formatting import number
-
-LOSS = "loss"
 
 
 def scores_text(training: TrainingMetrics) -> list[str]:

@@ -15,7 +15,7 @@ from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.image_processor import open_image_processor
 from fleetune.data.prepared_data import IDS, MASK, PIXELS, Array, PreparedData
-from fleetune.data.tokenization import check_ids, encode_and_find_cut, open_tokenizer
+from fleetune.data.tokenization import check_ids, encode, open_tokenizer
 from fleetune.errors import Refused
 from fleetune.evaluation.prompts import end_ids, prompt_ids
 from fleetune.evaluation.trained_model import one_thread
@@ -61,10 +61,10 @@ class Predictor:
             if self.data.task == "causal-lm":
                 yield from self._continued(asked)
                 return
-            encode = self._images() if self.data.tokenizer is None else self._texts()
+            rows = self._images() if self.data.tokenizer is None else self._texts()
             left = iter(asked)
             while chunk := list(islice(left, BATCH_SAMPLES)):
-                inputs = {name: torch.from_numpy(array) for name, array in encode(chunk).items()}
+                inputs = {name: torch.from_numpy(array) for name, array in rows(chunk).items()}
                 logits = self.model(**inputs).logits.double()
                 yield from (self._prediction(*each) for each in zip(chunk, logits, strict=True))
 
@@ -85,12 +85,12 @@ class Predictor:
         spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer)
         tokenizer, (length,) = open_tokenizer(spec), self.data.shape(IDS)
 
-        def encode(chunk: list[Example]) -> dict[str, Array]:
-            ids, mask, longer = encode_and_find_cut(tokenizer, [str(each.content) for each in chunk], length)
+        def rows(chunk: list[Example]) -> dict[str, Array]:
+            ids, mask, longer = encode(tokenizer, [str(each.content) for each in chunk], length)
             self.cut.extend(chunk[row].location for row in longer)
             return {IDS: ids, MASK: mask}
 
-        return encode
+        return rows
 
     def _images(self) -> Any:
         shape = self.data.shape(PIXELS)
@@ -100,7 +100,7 @@ class Predictor:
         processor = open_image_processor(spec, None, (shape[1], shape[2]))
         floats = next(self.model.parameters()).dtype
 
-        def encode(chunk: list[Example]) -> dict[str, Array]:
+        def rows(chunk: list[Example]) -> dict[str, Array]:
             made = [processor.pixels(each) for each in chunk]
             for example, pixels in zip(chunk, made, strict=True):
                 if pixels.shape != shape:
@@ -110,7 +110,7 @@ class Predictor:
                     )
             return {PIXELS: np.stack(made).astype(str(floats).removeprefix("torch."))}
 
-        return encode
+        return rows
 
     def _continued(self, asked: Iterable[Example]) -> Iterator[Prediction]:
         from transformers import GenerationConfig  # takes a second to import

@@ -15,12 +15,12 @@ from typing import NamedTuple, Protocol
 
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundScores
+from fleetune.contracts.tasks import LOSS
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import FleetuneError, Refused
 from fleetune.training.checkpoints import StoredCheckpoint, adopt, checkpoint_folder, complete_of, write_text
 
 SCORES = "scores.jsonl"
-LOSS = "loss"
 
 
 class Scoring(Protocol):

@@ -36,7 +36,7 @@ def test_containers_train_on_data_of_their_engines_machine(strategy: str, tmp_pa
     digest = told.record.outputs["data"]
     prepared = json.loads((told.store.folder("data", digest) / "data.json").read_text())
     assert {each["device"]: each["samples"] for each in prepared["local"]["sources"]} == counts
-    ids, _ = encode(open_tokenizer(InputSpec(task="sequence-classification")), [SECRET], 32)
+    ids, *_ = encode(open_tokenizer(InputSpec(task="sequence-classification")), [SECRET], 32)
     planted = {"text": list(text_spellings(SECRET)), "tokens": list(spellings(np.array(ids[0][1 : len(SECRET)])))}
     kept = [file for file in (tmp_path / "store").rglob("*") if file.is_file()]
     assert any(file.name == "model.safetensors" for file in kept), "the trained model is there"

@@ -46,7 +46,7 @@ def test_a_run_trains_on_data_of_its_devices_and_keeps_nothing_of_them(tmp_path:
     assert prepared["labels"] == ["blue", "green", "red"]
     assert [(each["device"], each["samples"]) for each in prepared["local"]["sources"]] == [("x", 20), ("y", 5)]
 
-    ids, _ = encode(open_tokenizer(InputSpec(task="sequence-classification")), [SECRET], 32)
+    ids, *_ = encode(open_tokenizer(InputSpec(task="sequence-classification")), [SECRET], 32)
     planted = {"text": list(text_spellings(SECRET)), "tokens": list(spellings(np.array(ids[0][1 : len(SECRET)])))}
     kept = [file for file in root.rglob("*") if file.is_file()]
     assert any(file.name == "model.safetensors" for file in kept), "the trained model is there"
