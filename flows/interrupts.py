@@ -17,17 +17,23 @@ RETRY_AFTER_S = 0.01
 
 
 class Deferred:
-    """A signal handler that calls another one as soon as no function of pydantic runs in the main thread."""
+    """A signal handler that calls another one as soon as no function of pydantic runs in the main thread.
 
-    def __init__(self, handler: Any) -> None:
-        self._handler = handler
+    once: it calls it for the first signal, and ignores all others.
+    """
+
+    def __init__(self, handler: Any, once: bool = False) -> None:
+        self._handler, self._once, self._called = handler, once, False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Call the handler, now or in RETRY_AFTER_S."""
+        if self._once and self._called:
+            return
         if _in_pydantic(frame):
             signal.signal(signal.SIGALRM, lambda _, later: self(number, later))
             signal.setitimer(signal.ITIMER_REAL, RETRY_AFTER_S)
         else:
+            self._called = True
             self._handler(number, frame)
 
 
@@ -47,14 +53,17 @@ def defer_interrupts() -> None:
             signal.signal(number, Deferred(handler))
 
 
-def defer_interrupts_of_flows() -> None:
-    """`defer_interrupts`, now and while a flow runs: Prefect takes its deferred handler of SIGTERM for its own."""
+def defer_interrupts_of_flows(once: bool = False) -> None:
+    """`defer_interrupts`, now and while a flow runs: Prefect takes its deferred handler of SIGTERM for its own.
+
+    once: only the first SIGTERM ends a flow, of a process that runs no other one.
+    """
     engine: Any = importlib.import_module("prefect.utilities.engine")
     with engine._prefect_sigterm_bridge_lock:
         own = engine._prefect_sigterm_handler
         is_set, in_main = signal.getsignal(signal.SIGTERM) is own, threading.current_thread() is threading.main_thread()
         if not isinstance(own, Deferred) and (in_main or not is_set):
-            engine._prefect_sigterm_handler = deferred = Deferred(own)
+            engine._prefect_sigterm_handler = deferred = Deferred(own, once)
             if is_set:
                 signal.signal(signal.SIGTERM, deferred)
     defer_interrupts()

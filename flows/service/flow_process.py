@@ -1,8 +1,9 @@
 """`python -m flows.service.flow_process`: the process of one flow run that a worker starts.
 
 It holds a lock as long as it lives, by which the service tells a live run from one whose state on the server is stale.
-It is terminated (SIGTERM, so that training leaves a checkpoint) when its worker dies. It runs the flow as Prefect's own
-engine does, except that a flow which ends in a failed state has given its reason: no traceback follows.
+It is terminated (SIGTERM, so that training leaves a checkpoint) when its worker dies; the kernel says so up to once for
+each thread of a worker, and a second signal would interrupt what the first one has begun. It runs the flow as Prefect's
+own engine does, except that a flow which ends in a failed state has given its reason: no traceback follows.
 """
 
 import os
@@ -103,7 +104,7 @@ def _run(flow_run_id: UUID) -> None:
 
     from flows.interrupts import defer_interrupts_of_flows
 
-    defer_interrupts_of_flows()
+    defer_interrupts_of_flows(once=True)
     configure_from_env()  # the worker tells by this channel that a termination is a cancellation
     with handle_engine_signals(flow_run_id):
         flow_run = load_flow_run(flow_run_id=flow_run_id)

@@ -83,6 +83,38 @@ except TerminationSignal:
 """
 
 
+SECOND = """
+import os, signal, time
+from prefect.exceptions import TerminationSignal
+from prefect.utilities.engine import capture_sigterm
+from flows.interrupts import defer_interrupts_of_flows
+
+signal.signal(signal.SIGTERM, lambda *_: print("told whoever was told before"))
+defer_interrupts_of_flows(once=True)
+try:
+    with capture_sigterm():
+        defer_interrupts_of_flows()
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGTERM)
+            print("in order")
+except TerminationSignal:
+    print("terminated")
+"""
+
+
+def test_a_second_signal_does_not_interrupt_the_end_of_a_flow_run() -> None:
+    """The first SIGTERM ends a flow run, and what ends in order because of it is not interrupted by others.
+
+    Bug: a killed worker's run was told once for each thread of the worker, and died before training had saved.
+    """
+    run = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.splitlines() == ["in order", "told whoever was told before", "terminated"], run.stderr
+
+
 @pytest.mark.parametrize("called", ["before", "within"])
 def test_a_flow_run_knows_of_its_cancellation(called: str) -> None:
     """In a flow run and a run within it, SIGTERM is deferred, and Prefect still acknowledges a cancellation.

@@ -2,8 +2,10 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.service.flow_process import ALONE_S
@@ -16,6 +18,8 @@ CANCEL_S, PAUSE_S = 10.0, 10.0
 """Seconds within which all processes of a run have ended."""
 SHUTDOWN_S = CANCEL_S + 2 * ALONE_S
 """The same where its worker, and then the run, has to find out that there is no server to report to."""
+SIGNALS, SIGNALS_EVERY_S = 40, 0.005
+"""How often a run is told to end in a row, as by the kernel: far more often than it has waits to interrupt."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def test_cancel_and_retry_lose_no_round(service: ServiceClient, config: Path) ->
     training = Training(service, config, 1e-3, until="monitor")
     service.set_state(training.run, "CANCELLING", "Cancelling")
     training.end_in_s(CANCEL_S)
-    assert training.saved == [training.rounds]
+    assert training.saved == [training.rounds], service.logs(training.run)
     assert service.ended(training.run)["state_name"] == "Cancelled"
     service.expect_tasks(training.run, train="Cancelled", monitor="Cancelled")
     assert service.logged(training.run, f"ended after round {training.rounds} of {ROUNDS}, with a checkpoint")
@@ -76,11 +80,18 @@ def test_pause_takes_hold_in_the_middle_of_a_stage(service: ServiceClient, plann
 def test_the_truth_after_kills(service: ServiceClient, planned: Path) -> None:
     """A killed worker's run ends with a checkpoint and says Crashed, with its tasks; so does a run that was killed
     itself. The keeper starts another worker, and Retry goes on: the deployment's one slot is free at once.
+
+    Bug: the kernel tells of a process's end up to once for each of its threads, and the run lost its rounds.
     """
     training = only_training(service, planned, 3e-3)
+    (flow,) = training.find("flow_process")
     training.kill("flows.service.worker")
+    with suppress(psutil.NoSuchProcess):
+        for _ in range(SIGNALS):
+            flow.terminate()
+            psutil.wait_procs([flow], timeout=SIGNALS_EVERY_S)
     training.end_in_s(CANCEL_S)
-    assert training.saved == [training.rounds]
+    assert training.saved == [training.rounds], service.logs(training.run)
     assert service.ended(training.run)["state_name"] == "Crashed"
     before = training.rounds
     service.set_state(training.run, "SCHEDULED", "AwaitingRetry")
@@ -103,7 +114,7 @@ def test_shutdowns_lose_no_round(service: ServiceClient, planned: Path) -> None:
     training = only_training(service, planned, 5e-3)
     worker = training.terminate("flows.service.worker")
     training.end_in_s(CANCEL_S)
-    assert training.saved == [training.rounds]
+    assert training.saved == [training.rounds], service.logs(training.run)
     service.until(lambda: {process.pid for process in training.find("flows.service.worker")} - {worker})
     assert service.ended(training.run)["state_name"] == "Crashed"
     for end in (training.terminate_all, lambda: os.kill(service.record.keeper, signal.SIGKILL)):
