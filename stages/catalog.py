@@ -58,8 +58,8 @@ class StageSpec:
 
 PLAN_DECISIONS, DEVICE_ARITHMETIC = "plan decisions", "device arithmetic"
 TENSORS = ("torch", "transformers", "peft", "numpy")
-OPTIONAL = ("profile",)
-"""Sections that plain values of a config omit when they are empty."""
+OPTIONAL = ("profile", "training.recompute")
+"""Sections and settings that plain values of a config omit when they are neutral."""
 BATCH = ("training.batch_samples", "training.micro_batch_samples")
 
 DISCOVER = StageSpec(
@@ -99,7 +99,7 @@ PLAN = StageSpec(
     name="plan",
     version=2,
     module="stages.plan",
-    config=("strategy", *BATCH),
+    config=("strategy", *BATCH, "training.recompute"),
     local_config=("data.local",),
     inputs=("fleet", "profile"),
     outputs=("plan",),
@@ -189,11 +189,10 @@ def config_slice(spec: StageSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     """
     cut: dict[str, Any] = {}
     for path in (*spec.config, *(spec.local_config if has_local_data(config) else ())):
-        if path in OPTIONAL and path not in config:
-            continue
         *sections, last = path.split(".")
         source, target = config, cut
         for section in sections:
             source, target = source[section], target.setdefault(section, {})
-        target[last] = source[last]
+        if path not in OPTIONAL or last in source:
+            target[last] = source[last]
     return cut

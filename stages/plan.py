@@ -25,6 +25,7 @@ def plan(context: StageContext) -> None:
         seed=context.task.seed,
         owners=tuple(context.task.config.get("data", {}).get("local", {})),
         options=strategy.options,
+        recompute=training.recompute,
     )
     result = planning.solve(strategy.name, problem)
     forecast = clock.forecast(result.plan, fleet, profile)

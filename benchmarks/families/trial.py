@@ -16,7 +16,8 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import initial_model, write_init_weights
-from fleetune.models.segment import SegmentRunner, Values, without_device
+from fleetune.models.meta_run import without_device
+from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration, input_spec, text_part
 from fleetune.models.unit_graph import record_units

@@ -8,6 +8,7 @@ import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +17,12 @@ from typing import Any
 import yaml
 
 from benchmarks import CONFIGS
+from fleetune.clock import forecast
 from fleetune.contracts import json_io
+from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, Interval, TrainingMetrics
+from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
 from flows import configs
@@ -199,11 +204,25 @@ class CompletedRun:
     """From one commit to the next; 0 if unknown."""
     period_s: float
     """Median from one commit to the next."""
+    later_forecast_s: float | None = None
+    """Forecast of the same plan by a profile that was measured after its trainings; None: there was none."""
 
     @property
     def error(self) -> float:
         """Forecast error relative to the measured median round."""
         return (self.forecast_s - self.median_s) / self.median_s
+
+    @property
+    def drift(self) -> float | None:
+        """How much slower the devices are in the later profile than in the first one, by the forecasts of the plan."""
+        return None if self.later_forecast_s is None else self.later_forecast_s / self.forecast_s - 1
+
+    @property
+    def error_without_drift(self) -> float | None:
+        """Error of the mean of both forecasts: what a steady change of the machine's speed does not explain."""
+        if self.later_forecast_s is None:
+            return None
+        return (self.forecast_s + self.later_forecast_s) / 2 / self.median_s - 1
 
     @property
     def period_error(self) -> float:
@@ -227,37 +246,70 @@ REPEATED_S = 60.0
 def run_all(
     case: FleetCase, image: str, folder: Path, report_progress: Callable[[str], None]
 ) -> list[CompletedRun | FailedRun]:
-    """Runs every strategy of a case; the fleet is discovered and profiled once."""
-    store = Store(folder / "store")
+    """Runs every strategy of a case. The fleet is profiled before the trainings of each plan, as a user's first run
+    does it, and once after the last."""
+    runner = _CaseRunner(case, image, folder)
     results: list[CompletedRun | FailedRun] = []
     for place, strategy in enumerate(case.strategies):
         report_progress(f"{case.name}: {strategy}")
-        path = folder / "runs" / f"{case.name}-{strategy}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not (folder / "models").exists():
-            for kind in ("models", "data"):
-                (folder / kind).symlink_to(CONFIGS / kind)
-        path.write_text(yaml.safe_dump(case.config(strategy, image)), encoding="utf-8")
-        loads: list[float] = []
-
-        def listen(event: StageEvent, loads: list[float] = loads) -> None:
-            if event.stage == "train" and event.kind == "started":
-                loads.append(os.getloadavg()[0])
-
-        def run(from_stage: str | None, path: Path = path, listen: Callable[[StageEvent], None] = listen) -> RunRecord:
-            selection = StageSelection(from_stage=from_stage, until="train")
-            runner = Runner(RunContext(store=store, listen=listen), configs.load(path), selection)
-            return run_without_prefect(runner)
-
         try:
-            records = [run("plan" if place else None)]
-            if sum(_rounds_s(store, records[0])) < REPEATED_S:
-                records.append(run("train"))
+            results.append(runner.completed(strategy))
         except FleetuneError as error:
             results.append(FailedRun(fleet=case.name, strategy=strategy, why=str(error)))
-        else:
-            results.append(_read(store, records, (case.name, strategy), loads[0]))
+        following = case.strategies[place + 1] if place + 1 < len(case.strategies) else strategy
+        with suppress(FleetuneError):  # a plan that fails is named when its turn comes
+            runner.profile(following)
+            if isinstance(latest := results[-1], CompletedRun):
+                results[-1] = replace(latest, later_forecast_s=runner.forecast_again_s())
     return results
+
+
+class _CaseRunner:
+    """Runs the plans of one case in a store of its own."""
+
+    def __init__(self, case: FleetCase, image: str, folder: Path) -> None:
+        self._case, self._image, self._folder = case, image, folder
+        self._store = Store(folder / "store")
+        self._profiled: RunRecord | None = None
+        self._trained: RunRecord | None = None
+        (folder / "runs").mkdir(parents=True)
+        for kind in ("models", "data"):
+            (folder / kind).symlink_to(CONFIGS / kind)
+
+    def profile(self, strategy: str) -> None:
+        """Measure fleet and model."""
+        self._profiled = self._run(strategy, StageSelection(from_stage="profile", until="profile"))
+
+    def completed(self, strategy: str) -> CompletedRun:
+        """Plan by the newest profile and train: twice, unless one training takes long."""
+        if self._profiled is None:
+            self.profile(strategy)
+        loads: list[float] = []
+        records = [self._run(strategy, StageSelection(from_stage="plan", until="train"), loads)]
+        if sum(_rounds_s(self._store, records[0])) < REPEATED_S:
+            records.append(self._run(strategy, StageSelection(from_stage="train", until="train")))
+        self._trained = records[0]
+        return _read(self._store, records, (self._case.name, strategy), loads[0])
+
+    def forecast_again_s(self) -> float:
+        """Return the round of the plan that was trained last, by the newest profile."""
+        assert self._trained is not None and self._profiled is not None, "a plan is trained before it is forecast again"
+        outputs = self._profiled.outputs
+        fleet = json_io.read(Fleet, self._store.folder("fleet", outputs["fleet"]) / "fleet.json")
+        profile = json_io.read(Profile, self._store.folder("profile", outputs["profile"]) / "profile.json")
+        planned = self._store.folder("plan", self._trained.outputs["plan"]) / "plan.json"
+        return forecast(json_io.read(PlanResult, planned).plan, fleet, profile).round_s
+
+    def _run(self, strategy: str, selection: StageSelection, loads: list[float] | None = None) -> RunRecord:
+        """Run stages; appends the load at the start of a training to `loads`."""
+
+        def listen(event: StageEvent) -> None:
+            if loads is not None and event.stage == "train" and event.kind == "started":
+                loads.append(os.getloadavg()[0])
+
+        path = self._folder / "runs" / f"{self._case.name}-{strategy}.yaml"
+        path.write_text(yaml.safe_dump(self._case.config(strategy, self._image)), encoding="utf-8")
+        return run_without_prefect(Runner(RunContext(store=self._store, listen=listen), configs.load(path), selection))
 
 
 def _rounds_s(store: Store, record: RunRecord) -> list[float]:
@@ -271,22 +323,22 @@ def _read(store: Store, records: Sequence[RunRecord], names: tuple[str, str], lo
     metrics = store.folder("metrics", record.outputs["metrics"])
     events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
     joined = [event["at_s"] for event in events if event["event"] == "joined"]
-    forecast = json_io.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json")
+    foreseen = json_io.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json")
     rounds_s = [_rounds_s(store, each) for each in records]
     medians_s = [statistics.median(each) for each in rounds_s]
     median_s = statistics.mean(medians_s)
     return CompletedRun(
         fleet=names[0],
         strategy=names[1],
-        forecast_s=forecast.round_s,
-        interval=forecast.interval,
+        forecast_s=foreseen.round_s,
+        interval=foreseen.interval,
         measured_s=tuple(itertools.chain(*rounds_s)),
         median_s=median_s,
         noise=(max(medians_s) - min(medians_s)) / median_s if len(medians_s) > 1 else None,
         load=load,
         ready_s=max(joined) - events[0]["at_s"],
         workers=len(joined),
-        forecast_period_s=forecast.period_s,
+        forecast_period_s=foreseen.period_s,
         period_s=statistics.mean(_period_s(store, each) for each in records),
     )
 

@@ -21,6 +21,8 @@ def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]
             "measured s",
             "rounds from - to",
             "error",
+            "drift",
+            "without it",
             "noise",
             "commit to commit s",
             "error",
@@ -31,7 +33,7 @@ def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]
     runs = [each for each in listed if isinstance(each, CompletedRun)]
     failed = [each for each in listed if isinstance(each, FailedRun)]
     for each in failed:
-        sheet.rows.append((each.fleet, each.strategy, *[""] * 9, f"failed: {each.why}"))
+        sheet.rows.append((each.fleet, each.strategy, *[""] * 11, f"failed: {each.why}"))
     for ran in runs:
         sheet.rows.append(
             (
@@ -42,6 +44,8 @@ def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]
                 f"{ran.median_s:.3f}",
                 f"{min(ran.measured_s):.3f} - {max(ran.measured_s):.3f}",
                 f"{ran.error:+.1%}",
+                f"{ran.drift:+.1%}" if ran.drift is not None else "",
+                f"{ran.error_without_drift:+.1%}" if ran.error_without_drift is not None else "",
                 f"{ran.noise:.1%}" if ran.noise is not None else "",
                 f"{ran.forecast_period_s:.3f} / {ran.period_s:.3f}" if ran.forecast_period_s else f"{ran.period_s:.3f}",
                 f"{ran.period_error:+.1%}" if ran.forecast_period_s else "",
@@ -50,6 +54,9 @@ def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]
             )
         )
     sheet.remarks = [f"{case.name}: {case.about}" for case in cases]
+    sheet.remarks.append(
+        "drift: of the forecast of the same plan, from the profile before its trainings to one after them"
+    )
     sheet.remarks.append("noise: how far the median rounds of two trainings of the same plan differ")
     sheet.remarks.append("ready: seconds from start to the last worker's first message (workers that start at once)")
     sheet.figures = [*_errors(runs, failed), *_speedups(runs), _ready(runs)]
@@ -92,8 +99,35 @@ def _errors(runs: Sequence[CompletedRun], failed: Sequence[FailedRun]) -> list[F
             about=f"mean error {statistics.mean(ran.error for ran in runs):+.1%}; below 0: too short",
         ),
         _coverage(runs),
+        *_without_drift(runs),
         *_noise(runs),
         *_periods(runs),
+    ]
+
+
+def _without_drift(runs: Sequence[CompletedRun]) -> list[Figure]:
+    """Errors of the means of the forecasts from before and from after the trainings."""
+    errors = [ran.error_without_drift for ran in runs if ran.error_without_drift is not None]
+    drifts = [abs(ran.drift) for ran in runs if ran.drift is not None]
+    if not errors:
+        return []
+    return [
+        Figure(
+            name="error_without_drift_median",
+            value=statistics.median(map(abs, errors)),
+            unit="of measured",
+            better="lower",
+            spread=(min(map(abs, errors)), max(map(abs, errors))),
+            about=f"mean {statistics.mean(errors):+.1%}; forecasts by profiles from before and after, averaged",
+        ),
+        Figure(
+            name="drift_median",
+            value=statistics.median(drifts),
+            unit="of forecast",
+            better="lower",
+            spread=(min(drifts), max(drifts)),
+            about="between the profiles before and after the trainings of a plan, minutes apart",
+        ),
     ]
 
 

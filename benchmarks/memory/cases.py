@@ -15,9 +15,11 @@ class Case:
 FULL = Case(name="full")
 LORA = Case(name="LoRA", sets=("model=minilm-lora",))
 BF16 = Case(name="bf16", sets=("model.mixed_precision=bf16",))
+RECOMPUTE = Case(name="recompute", sets=("training.recompute=always",))
+LORA_RECOMPUTE = Case(name="LoRA recompute", sets=(*LORA.sets, *RECOMPUTE.sets))
 LORA_BF16 = Case(name="LoRA bf16", sets=(*LORA.sets, *BF16.sets))
 
 
 def ways() -> tuple[Case, ...]:
     """All of them."""
-    return FULL, LORA, BF16, LORA_BF16
+    return FULL, LORA, BF16, LORA_BF16, RECOMPUTE, LORA_RECOMPUTE

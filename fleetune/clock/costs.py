@@ -14,6 +14,7 @@ import numpy as np
 
 from fleetune.arrays import Floats, Ints
 from fleetune.clock.coding import feedback_bytes
+from fleetune.clock.recompute import activations
 from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
 from fleetune.contracts.profile import GateTimes, Profile, Unit
@@ -169,7 +170,8 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
     """Return the peak bytes of a device, after Asteroid eq. (3).
 
     The idle runtime, plus for every segment the device runs: weights, buffers, optimizer state, and during a round
-    gradients and the activations of the kept micro-batches of its share. `passing_bytes` are those of an average, when
+    gradients and the activations of the kept micro-batches of its share; where it recomputes them, the inputs of its
+    blocks and the activations of one block. `passing_bytes` are those of an average, when
     gradients and activations are gone. With a collector, only the collector holds optimizer state. Frozen weights that
     several segments of the device need are held once. Where the plan has backups, each device holds a snapshot of what
     it trains beside them. Gates and codecs save no memory, because what they leave out
@@ -257,8 +259,12 @@ def segment_bytes(
     """
     fixed = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
     state = math.ceil(sum(unit.trainable_bytes for unit in trained) * state_per_param_byte)
-    differentiated = units[units.index(trained[0]) :] if trained else ()
-    return fixed + state + kept_samples * sum(unit.activation_bytes for unit in differentiated)
+    return fixed + state + kept_samples * sum(unit.activation_bytes for unit in _differentiated(units, trained))
+
+
+def _differentiated(units: Sequence[Unit], trained: Sequence[Unit]) -> Sequence[Unit]:
+    """Return the units that a backward passes through."""
+    return units[units.index(trained[0]) :] if trained else ()
 
 
 def trained_units(plan: Plan) -> Iterable[str]:
@@ -274,9 +280,10 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     trained = [profile.unit(name) for name in segment.trained]
     optimizer = 0.0 if plan.collector else profile.optimizer_bytes_per_param_byte
     lasting = segment_bytes(units, trained=trained, state_per_param_byte=optimizer, kept_samples=0)
-    kept = kept_micro_batches(plan, device, placed) * (end - first)
-    whole = segment_bytes(units, trained=trained, state_per_param_byte=1 + optimizer, kept_samples=kept)
-    return HeldBytes(lasting, whole - lasting)
+    with_gradients = segment_bytes(units, trained=trained, state_per_param_byte=1 + optimizer, kept_samples=0)
+    held = activations(profile, _differentiated(units, trained), segment.recompute)
+    kept = kept_micro_batches(plan, device, placed) * held.kept + held.again
+    return HeldBytes(lasting, with_gradients - lasting + (end - first) * kept)
 
 
 def _shared_bytes(plan: Plan, device: str, profile: Profile) -> int:

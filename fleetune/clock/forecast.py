@@ -6,7 +6,7 @@ Chains of segments, which planners simulate by the million, run compiled (`pipel
 lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from fleetune.clock.costs import (
 from fleetune.clock.event_simulation import Trace, simulate_graph
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, PipelineStage, PipelineTrace, simulate
+from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
 from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, TimelineRow
@@ -274,10 +275,14 @@ class Clock:
                     gated = left[share.device]
                     for m in range(plan.micro_batches_of(lane)):
                         parts = [gated[name][m] if name in gated else (1.0, 1.0) for name in segment.units]
-                        at_work = list(zip([self._position(name) for name in segment.units], parts, strict=True))
+                        at_work = [(self._position(n), *part) for n, part in zip(segment.units, parts, strict=True)]
+                        again = self._again(segment, backward)
                         costs[PassKey(at, index, share.device, m)] = PassTimes(
-                            sum(forward[k] * part[0] for k, part in at_work),
-                            sum(backward[k] * part[1] for k, part in at_work[first:]),
+                            sum(forward[k] * there for k, there, _ in at_work),
+                            sum(
+                                backward[k] * back + forward[k] * there * runs
+                                for (k, there, back), runs in list(zip(at_work, again, strict=True))[first:]
+                            ),
                         )
         return costs
 
@@ -290,7 +295,8 @@ class Clock:
             forward, backward = self.unit_times(share.device, share.samples)
             lost_s = self._lost_s_per_byte[share.device] * share.samples
             forward_s = sum(forward[k] for k in positions) + lost_s * (before.output + after.output)
-            backward_s = sum(backward[k] for k in positions) + lost_s * (before.gradient + after.gradient)
+            again_s = sum(forward[k] for k, run in zip(positions, self._again(segment, backward), strict=True) if run)
+            backward_s = sum(backward[k] for k in positions) + again_s + lost_s * (before.gradient + after.gradient)
             members.append(
                 Member(
                     device=plan.devices.index(share.device),
@@ -307,6 +313,16 @@ class Clock:
             output_bytes=after.output,
             gradient_bytes=after.gradient,
         )
+
+    def _again(self, segment: Segment, backward_s: Sequence[float]) -> list[bool]:
+        """Return of each unit of a segment whether its forward runs again in the backward, which it then has.
+
+        backward_s: of each unit of the profile.
+        """
+        if not segment.recompute:
+            return [False] * len(segment.units)
+        has_backward = [backward_s[self._position(name)] > 0 for name in segment.units]
+        return [run and has for run, has in zip(is_recomputed(segment.units), has_backward, strict=True)]
 
     def _cut(self, lane: Lane, index: int) -> CutBytes:
         """Return the bytes that cross the cut after a segment; 0 at both ends of the lane."""

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, SPARSE, TOP_K
 from fleetune.contracts.record import check_link_ends, check_name, distinct, not_negative, one_of, positive, record
+from fleetune.contracts.training_request import NEVER
 from fleetune.errors import Refused
 
 FORWARD, BACKWARD, REDUCE, UPDATE, AVERAGE = "F", "B", "R", "U", "A"
@@ -76,6 +77,9 @@ class Segment:
     """Forwards before the first backward (K_p in Asteroid); capped at micro_batches."""
     trains: Annotated[tuple[str, ...], Field(exclude_if=_neutral)] = ()
     """Units whose trainable parameters are trained here; backward passes end at the first one. Neutral: empty, all."""
+    recompute: Annotated[bool, Field(exclude_if=_neutral)] = False
+    """True: of the activations inside a block of the model only its inputs are kept, and the backward computes the
+    others again (Chen et al., arXiv:1604.06174). Neutral: False, all are kept."""
 
     def __post_init__(self) -> None:
         if not self.units or not self.shares:
@@ -345,6 +349,8 @@ class PlanResult:
     citation: str = ""
     options: Annotated[dict[str, Any], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
     """Of the strategy, for plans that follow this one when devices are lost."""
+    recompute: Annotated[str, Field(exclude_if=lambda value: value == NEVER)] = NEVER
+    """What the run allows, for the same plans."""
 
     @property
     def gap(self) -> float | None:

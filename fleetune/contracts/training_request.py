@@ -7,6 +7,9 @@ from pydantic import Field
 from fleetune.contracts.record import not_negative, one_of, positive, record
 from fleetune.errors import Refused
 
+AUTO, NEVER, ALWAYS = "auto", "never", "always"
+"""Values of `recompute`."""
+
 
 @record
 class TrainingRequest:
@@ -32,6 +35,9 @@ class TrainingRequest:
     """None: every 50 rounds or a quarter of all rounds, whichever is less, and once a minute. A number replaces all."""
     replan_stragglers: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: a device that has become much slower than its profile is given less work. It is reported in any case."""
+    recompute: Annotated[str, Field(exclude_if=lambda value: value == AUTO)] = AUTO
+    """Whether devices keep no activations inside blocks and compute them again in the backward: auto (in the segments
+    of the plan for which memory would be short), always or never."""
     evaluate_every_rounds: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
     """Rounds after which the held-out samples are scored beside the training, and at its end; None: only at its end."""
     early_stopping_patience: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
@@ -60,6 +66,7 @@ class TrainingRequest:
                 raise Refused(f"training: {name} must be below 1 (got {beta})")
         one_of("training", "optimizer", self.optimizer, ("adamw", "sgd"))
         one_of("training", "schedule", self.schedule, ("constant", "linear", "cosine"))
+        one_of("training", "recompute", self.recompute, (AUTO, ALWAYS, NEVER))
         for name in ("clip_norm", "checkpoint_every_rounds"):
             if getattr(self, name) is not None:
                 positive("training", **{name: getattr(self, name)})

@@ -22,7 +22,7 @@ from fleetune.drawing.gantt import average_charts, round_charts, waits
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.scores_text import scores_text
 from fleetune.drawing.svg import STYLE, colour_of_segment
-from fleetune.drawing.text import link_text, plan_text, span_text, trained_text
+from fleetune.drawing.text import link_text, plan_text, trained_text, units_text
 from fleetune.errors import Refused
 
 
@@ -114,7 +114,7 @@ def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:
         {
             "name": f"{lane.name}/{index}",
             "colour": colour_of_segment(content.plan.plan, at, index),
-            "units": span_text(segment.units),
+            "units": units_text(segment),
             "devices": ", ".join(f"{share.device} ({share.samples})" for share in segment.shares),
             "trains": trained_text(segment) if segment.trains else "all",
             "warmup": segment.warmup,

@@ -54,6 +54,11 @@ def _backups(plan: Plan) -> list[str]:
     return [f"  snapshots {rounds}" + (f", backups of {held}" if held else "")]
 
 
+def units_text(segment: Segment) -> str:
+    """Return the span of a segment's units, and whether it recomputes activations."""
+    return span_text(segment.units) + (" (activations recomputed)" if segment.recompute else "")
+
+
 def span_text(units: Sequence[str]) -> str:
     """Format a range of units: `embed .. layer.3 (5 units)`."""
     return f"{_span(units)} ({_count(len(units), 'unit')})"
@@ -124,9 +129,7 @@ def _segments(plan: Plan) -> list[str]:
         for index, segment in enumerate(lane.segments):
             trains = (f"trains {trained_text(segment)}" if segment.trains else "trains all",) if partly else ()
             shares = ", ".join(f"{share.device} {share.samples}" for share in segment.shares)
-            rows.append(
-                (f"{lane.name}/{index}", span_text(segment.units), f"warm-up {segment.warmup}", *trains, shares)
-            )
+            rows.append((f"{lane.name}/{index}", units_text(segment), f"warm-up {segment.warmup}", *trains, shares))
     return _columns(rows)
 
 

@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
-from fleetune.models.segment import run_on_meta
+from fleetune.models.meta_run import run_on_meta
 from fleetune.models.skeleton import canonical_names
 
 

@@ -6,18 +6,18 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 
 from fleetune.linux import PEAK_RESIDENT, status_bytes
 from fleetune.models import graph as g
 from fleetune.models.compute_copies import ComputeCopies, computed_type, halved_parameters, in_type, place
-from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.operations import RUN_DEVICE, SizeEvaluator, bind_argument, references, torch_function
 from fleetune.models.randomness import PartDraws, RandomContext, ShardedDraws
+from fleetune.models.recompute import run_recomputed
 from fleetune.models.skeleton import canonical_names
 from fleetune.models.units import crossing_values
 from fleetune.models.weights import WeightReader, assign_tensor
+from fleetune.program.blocks import block_runs
 
 Values = dict[int, torch.Tensor]
 PORTION_ELEMENTS = 1 << 24
@@ -32,6 +32,17 @@ class _Operation(NamedTuple):
     args: Any
     """As recorded: references to other nodes stand for their values."""
     kwargs: Any
+
+
+class _Part(NamedTuple):
+    """Consecutive units of a segment."""
+
+    units: tuple[str, ...]
+    inputs: tuple[int, ...]
+    """Values that it reads of others, if its activations are recomputed."""
+    outputs: tuple[int, ...]
+    """Values of its own that later nodes read, or that leave the segment; only if recomputed."""
+    recomputed: bool
 
 
 class GatedOperation(Protocol):
@@ -70,8 +81,10 @@ class SegmentRunner:
         self._modules: dict[str, nn.Module] = {}
         self._attributes: dict[int, str] = {}
         self._gated: dict[int, GatedOperation] = {}
-        self._program = [(unit.name, self._compile(unit, skeleton)) for unit in self.units]
+        self._program = {unit.name: self._compile(unit, skeleton) for unit in self.units}
         self._expired = self._expired_values()
+        self._recomputes = False
+        self._parts = self._divided()
         self._collect_state(skeleton)
 
     @property
@@ -96,7 +109,13 @@ class SegmentRunner:
         self.differentiates_inputs = first == 0
         for name, parameter in self.parameters.items():
             parameter.requires_grad_(name in parameters)
+        self._parts = self._divided()
         self.drop_copies()
+
+    def recompute(self) -> None:
+        """Keep of the activations inside blocks only the blocks' inputs, from now on."""
+        self._recomputes = True
+        self._parts = self._divided()
 
     def drop_copies(self) -> None:
         """Let the next run compute with what the parameters are then."""
@@ -175,14 +194,22 @@ class SegmentRunner:
             held[number] = read[name] if name in read else self.buffers[name]
         part = draws is not None and samples != draws.samples
         sliced = ShardedDraws(draws, samples, self.graph.batch) if draws is not None and part else None
-        installed = self._copies.installed(self.parameters) if self._copies is not None else nullcontext()
-        with installed, sliced or nullcontext():
-            for unit, operations in self._program:
-                if draws is not None:
-                    draws.seed_unit(unit)
-                parts = PartDraws(unit, draws, sliced) if draws is not None else None
-                with torch.no_grad() if unit in self._without_graph else nullcontext():
-                    self._run_unit(operations, held, samples, parts)
+
+        def run(part: _Part, held: dict[int, Any]) -> None:
+            installed = self._copies.installed(self.parameters) if self._copies is not None else nullcontext()
+            with installed, sliced or nullcontext():
+                for unit in part.units:
+                    if draws is not None:
+                        draws.seed_unit(unit)
+                    parts = PartDraws(unit, draws, sliced) if draws is not None else None
+                    with torch.no_grad() if unit in self._without_graph else nullcontext():
+                        self._run_unit(self._program[unit], held, samples, parts)
+
+        for each in self._parts:
+            if each.recomputed and torch.is_grad_enabled():
+                self._run_recomputed(each, held, run)
+            else:
+                run(each, held)
         return {number: held[number] for number in self.output_values}
 
     def _as_computed(self, number: int, value: torch.Tensor) -> torch.Tensor:
@@ -190,6 +217,20 @@ class SegmentRunner:
         is_input = self._copies is not None and self.graph.node(number).kind == g.INPUT
         converted: torch.Tensor = in_type(value, computed_type(self.graph.compute)) if is_input else value
         return converted
+
+    def _run_recomputed(self, part: _Part, held: dict[int, Any], run: Callable[[_Part, dict[int, Any]], None]) -> None:
+        """Run a part that keeps its inputs only; `held` changes as by `run`."""
+
+        def made(own: dict[int, Any]) -> dict[int, Any]:
+            run(part, own)
+            return {number: own[number] for number in part.outputs}
+
+        called = (op.node for unit in part.units for op in self._program[unit])
+        modules = (self._modules[node.target] for node in map(self.graph.node, called) if node.kind == g.MODULE)
+        held |= run_recomputed(made, {number: held[number] for number in part.inputs}, modules)
+        for number in (op.node for unit in part.units for op in self._program[unit]):
+            for expired in self._expired.get(number, ()):
+                held.pop(expired, None)
 
     def _run_unit(
         self, operations: list[_Operation], held: dict[int, Any], samples: int, parts: PartDraws | None
@@ -223,7 +264,7 @@ class SegmentRunner:
     def _expired_values(self) -> dict[int, tuple[int, ...]]:
         """Return node -> values that no later node reads."""
         last: dict[int, int] = {}
-        for _, operations in self._program:
+        for operations in self._program.values():
             for number, _, args, kwargs in operations:
                 for read in references((args, kwargs)):
                     last[read] = number
@@ -232,6 +273,36 @@ class SegmentRunner:
             if read not in self.output_values:
                 expired.setdefault(number, []).append(read)
         return {number: tuple(reads) for number, reads in expired.items()}
+
+    def _divided(self) -> list[_Part]:
+        """Return the units in the parts that are recomputed, or not, as one."""
+        names = [unit.name for unit in self.units]
+        if not self._recomputes:
+            return [_Part(tuple(names), (), (), recomputed=False)]
+        parts = []
+        for first, end, block in block_runs(names):
+            frozen = [name for name in names[first:end] if name in self._without_graph]
+            rest = tuple(names[first + len(frozen) : end])
+            if frozen:
+                parts.append(_Part(tuple(frozen), (), (), recomputed=False))
+            if rest:
+                parts.append(_Part(rest, *self._ends(rest), recomputed=True) if block else _Part(rest, (), (), False))
+        return parts
+
+    def _ends(self, units: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the values that enter some units, and those of them that are read behind these."""
+        own = [op for unit in units for op in self._program[unit]]
+        made = {op.node for op in own}
+        reads = {read for op in own for read in references((op.args, op.kwargs))}
+        inside = set(units)
+        behind = {
+            read
+            for unit, operations in self._program.items()
+            if unit not in inside
+            for op in operations
+            for read in references((op.args, op.kwargs))
+        }
+        return tuple(sorted(reads - made)), tuple(sorted(made & (behind | set(self.output_values))))
 
     def _collect_state(self, skeleton: nn.Module) -> None:
         canonical = canonical_names(skeleton)
@@ -313,40 +384,6 @@ def on_device(argument: Any, device: torch.device) -> Any:
     if isinstance(argument, dict):
         return {key: on_device(item, device) for key, item in argument.items()}
     return argument
-
-
-META = torch.device("meta")
-META_SAMPLES = 2
-"""Smallest number of samples that is not broadcast like a single one."""
-
-
-def run_on_meta(recorded: Graph, skeleton: nn.Module, seen: Callable[[nn.Module, Any], None]) -> None:
-    """Run one forward of the whole model on the meta device, without data.
-
-    skeleton: the whole model on the meta device. seen: is called with every module and its positional arguments.
-    """
-    graph = without_device(recorded)
-    whole = SegmentRunner(graph, tuple(unit.name for unit in graph.units), skeleton, META)
-    handle = register_module_forward_pre_hook(seen)
-    try:
-        with torch.no_grad():
-            whole.run(
-                {number: empty_input(graph, number, META_SAMPLES) for number in graph.inputs.values()}, META_SAMPLES
-            )
-    finally:
-        handle.remove()
-
-
-def without_device(recorded: Graph) -> Graph:
-    """Return the graph as devices read it, without the device that it was recorded on."""
-    return parse_graph(graph_text(recorded), "graph")
-
-
-def empty_input(graph: Graph, number: int, samples: int) -> torch.Tensor:
-    """Return an input of that many samples on the meta device."""
-    value = graph.value(number)
-    shape = [samples if size == graph.batch else int(size) for size in value.shape]
-    return torch.empty(shape, dtype=getattr(torch, value.dtype), device=META)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

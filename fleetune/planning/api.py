@@ -14,6 +14,7 @@ from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Refused
 from fleetune.planning import papers
 from fleetune.planning.compression import AUTO
+from fleetune.planning.recompute import within_memory
 from fleetune.planning.strategies.asteroid import Asteroid
 from fleetune.planning.strategies.d2ft import D2FT
 from fleetune.planning.strategies.dp import DataParallel
@@ -55,11 +56,11 @@ def solve(name: str, problem: Problem, now: Callable[[], float] = time.perf_coun
     reason = strategy.unsupported_reason(problem)
     if reason:
         raise Refused(f"strategy {name}: {reason}")
-    result = strategy.plan(problem)
+    result = within_memory(problem, strategy.plan)
     validate(result.plan, problem.fleet, problem.profile)
     if problem.owners:
         check_local_data(result.plan, problem.profile, problem.owners)
-    return replace(result, solve_s=now() - started_s, options=problem.options)
+    return replace(result, solve_s=now() - started_s, options=problem.options, recompute=problem.recompute)
 
 
 def validate_request(request: StrategyRequest, devices: Sequence[str] | None, scores: bool) -> Any:

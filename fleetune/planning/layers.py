@@ -1,6 +1,5 @@
 """The layers that planners cut between: the model's units, or units joined into fewer layers."""
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,11 +8,11 @@ from fleetune.clock import Clock
 from fleetune.contracts.profile import Unit
 from fleetune.errors import Refused
 from fleetune.planning.strategy import Problem
+from fleetune.program.blocks import block_of
 from fleetune.solving.hpp.chain_cuts import edges_at
 from fleetune.solving.hpp.problem import Layer
 
 UNITS, BLOCKS = "units", "blocks"
-NUMBERED = re.compile(r"\d+(@\d+)?")
 
 
 def cut_places(units: Sequence[Unit]) -> list[int]:
@@ -54,31 +53,6 @@ def join_units(units: Sequence[Unit]) -> Layer:
         output_bytes=last.output_bytes,
         gradient_bytes=last.gradient_bytes,
     )
-
-
-def block_of(names: Sequence[str]) -> list[str]:
-    """The block of every unit, derived from its name; empty for units outside blocks (embeddings, head).
-
-    A block's name ends in its number (`encoder.layer.3`). Where a numbered part consists of numbered parts only, these
-    are the blocks (`encoder.stages.0.layers.1` of ResNet), as with units of granularity `block`.
-    """
-    inside = [_numbered(name) for name in names]
-    found = [""] * len(names)
-    for depth in range(max(map(len, inside), default=0)):
-        finer = [parts[depth] if depth < len(parts) else "" for parts in inside]
-        for block in set(found):
-            places = [k for k in range(len(names)) if found[k] == block]
-            lists = {finer[k].rpartition(".")[0] for k in places}
-            if depth == 0 or (len(lists) == 1 and lists != {""}):
-                for k in places:
-                    found[k] = finer[k]
-    return found
-
-
-def _numbered(name: str) -> list[str]:
-    """`stages.0.layers.1.conv` -> [`stages.0`, `stages.0.layers.1`]"""
-    words = name.split(".")
-    return [".".join(words[: k + 1]) for k in range(1, len(words)) if NUMBERED.fullmatch(words[k])]
 
 
 def _of_equal_work(problem: Problem, count: int, clock: Clock) -> list[int]:

@@ -18,6 +18,7 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import api, papers
 from fleetune.planning.backups import with_backups
 from fleetune.planning.plan_result import plan_result
+from fleetune.planning.recompute import everywhere, within_memory
 from fleetune.planning.recut import recut
 from fleetune.planning.segment_costs import SegmentCosts
 from fleetune.planning.strategy import Problem, Revising
@@ -53,7 +54,12 @@ def light(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
     """
     if not plan.is_chain:
         raise Refused(f"plan: {plan.strategy} made no single chain of segments; plan it anew (heavy)")
-    left = without_devices(problem, lost)
+    keeping = everywhere(plan, recompute=False)
+    return within_memory(without_devices(problem, lost), lambda left: _light(left, keeping, lost))
+
+
+def _light(left: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
+    """Return the plan of `light` for the problem of the devices that are left."""
     segments = plan.lanes[0].segments
     kept = [tuple(device for device in segment.devices if device not in lost) for segment in segments]
     groups = tuple(group for group in kept if group)
@@ -78,9 +84,10 @@ def heavy(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
 def own(strategy: Revising, problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
     """Return the plan of a strategy that revises its plans itself; Infeasible or Refused as the strategy says."""
     left = without_devices(problem, lost)
-    found = strategy.revise(left, plan, lost)
+    keeping = everywhere(plan, recompute=False)
+    found = within_memory(left, lambda each: strategy.revise(each, keeping, lost))
     validate(found.plan, left.fleet, left.profile)
-    return replace(found, method="own", options=left.options)
+    return replace(found, method="own", options=left.options, recompute=left.recompute)
 
 
 @record

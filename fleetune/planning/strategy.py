@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile, Unit
-from fleetune.contracts.record import distinct, not_negative, positive, record
+from fleetune.contracts.record import distinct, not_negative, one_of, positive, record
+from fleetune.contracts.training_request import ALWAYS, AUTO, NEVER
 from fleetune.errors import Infeasible
 from fleetune.formatting import exact_size
 
@@ -25,10 +26,13 @@ class Problem:
     """Devices that have data of their own, on which lanes begin; neutral: empty, any device may be given data."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options as plain values; each strategy parses them into its own record."""
+    recompute: str = NEVER
+    """Whether segments may recompute activations, as in `TrainingRequest`."""
 
     def __post_init__(self) -> None:
         positive("problem", micro_batch_samples=self.micro_batch_samples, micro_batches=self.micro_batches)
         not_negative("problem", seed=self.seed)
+        one_of("problem", "recompute", self.recompute, (AUTO, ALWAYS, NEVER))
 
     @staticmethod
     def of(result: PlanResult, fleet: Fleet, profile: Profile, seed: int) -> "Problem":
@@ -40,6 +44,7 @@ class Problem:
             micro_batches=result.plan.micro_batches,
             seed=seed,
             options=result.options,
+            recompute=result.recompute,
         )
 
 

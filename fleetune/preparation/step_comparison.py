@@ -26,7 +26,8 @@ from fleetune.models.compute_copies import computed_type, computing_in, in_type
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import FLOAT32_BYTES, count_targets, loss_sum
-from fleetune.models.segment import SegmentRunner, without_device
+from fleetune.models.meta_run import without_device
+from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import saved_configuration
 from fleetune.preparation.packing_check import check_packing
 

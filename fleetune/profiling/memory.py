@@ -13,7 +13,8 @@ from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.linux import reset_peak, resident_bytes, trim_heap
 from fleetune.models.compute_copies import copy_bytes
 from fleetune.models.graph import Graph
-from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input, peak_memory_bytes
+from fleetune.models.meta_run import META, META_SAMPLES, empty_input
+from fleetune.models.segment import SegmentRunner, peak_memory_bytes
 from fleetune.models.units import state_by_unit
 from fleetune.profiling.timing import detached_inputs, kept_bytes, run_tracking_saved
 

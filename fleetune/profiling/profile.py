@@ -17,7 +17,7 @@ from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.errors import Refused
 from fleetune.models.compute_copies import copy_bytes
 from fleetune.models.graph import Graph, parse_graph
-from fleetune.models.segment import run_on_meta
+from fleetune.models.meta_run import run_on_meta
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values, is_cuttable, state_by_unit, tied_parameters_by_unit
 from fleetune.profiling.head_subnets import heads_to_score, scored_subnets

@@ -25,7 +25,8 @@ from fleetune.contracts.link_codecs import (
 )
 from fleetune.contracts.profile import CodecTime, DeviceTimes
 from fleetune.models.graph import Graph
-from fleetune.models.segment import META, META_SAMPLES, SegmentRunner, empty_input, without_device
+from fleetune.models.meta_run import META, META_SAMPLES, empty_input, without_device
+from fleetune.models.segment import SegmentRunner
 from fleetune.profiling.timing import detached_inputs, run_tracking_saved
 
 MANY = 2 * META_SAMPLES

@@ -330,6 +330,8 @@ def load_state(
             gate_segment(runner, operations, described.whole, described.config)
         if seat.segment.trained != seat.segment.units:
             runner.train_only(seat.segment.trained, described.trainable_of(seat.segment.trained))
+        if seat.segment.recompute:
+            runner.recompute()
         runner.load(weights, frozen)
         runner.train()
         seats[seat.lane.name, seat.index] = new_seat(

@@ -70,7 +70,19 @@ def test_a_machine_that_disagrees_with_itself_is_a_figure() -> None:
     runs = [RUN, replace(RUN, strategy="dp", noise=0.1), replace(RUN, strategy="pp", noise=None)]
     sheet = table(ALL, runs)
     assert {figure.name: figure for figure in sheet.figures}["noise_median"].value == pytest.approx(0.06)
-    assert [row[7] for row in sheet.rows] == ["2.0%", "10.0%", ""]
+    assert [row[9] for row in sheet.rows] == ["2.0%", "10.0%", ""]
+
+
+def test_a_machine_whose_speed_changes_is_told_from_a_wrong_forecast() -> None:
+    """Of a machine that gets steadily slower, the mean of the forecasts before and after a training is right."""
+    slower = replace(RUN, forecast_s=0.9, later_forecast_s=1.1)
+    wrong = replace(RUN, strategy="dp", forecast_s=0.9, later_forecast_s=0.9)
+    sheet = table(ALL, [slower, wrong, replace(RUN, strategy="pp")])
+    found = {figure.name: figure for figure in sheet.figures}
+    assert found["error_without_drift_median"].value == pytest.approx((0.0 + 0.1) / 2)
+    assert found["drift_median"].value == pytest.approx((0.2 / 0.9 + 0.0) / 2)
+    assert [row[7:9] for row in sheet.rows] == [("+22.2%", "+0.0%"), ("+0.0%", "-10.0%"), ("", "")]
+    assert "drift_median" not in {figure.name for figure in table(ALL, [RUN]).figures}
 
 
 def test_what_lies_between_rounds_has_an_error_of_its_own() -> None:
@@ -80,7 +92,11 @@ def test_what_lies_between_rounds_has_an_error_of_its_own() -> None:
     sheet = table(ALL, runs)
     found = {figure.name: figure for figure in sheet.figures}["commit_to_commit_error_median"]
     assert found.value == pytest.approx((0.04 + 0.2) / 2) and "mean +8.0%" in found.about
-    assert [row[8:10] for row in sheet.rows] == [("1.200 / 1.250", "-4.0%"), ("1.200 / 1.000", "+20.0%"), ("1.250", "")]
+    assert [row[10:12] for row in sheet.rows] == [
+        ("1.200 / 1.250", "-4.0%"),
+        ("1.200 / 1.000", "+20.0%"),
+        ("1.250", ""),
+    ]
     assert "commit_to_commit_error_median" not in {figure.name for figure in table(ALL, [unknown]).figures}
 
 

@@ -14,7 +14,8 @@ from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import leaf_modules
 from fleetune.planning import Problem
-from fleetune.planning.layers import block_of, cut_places, layer_edges
+from fleetune.planning.layers import cut_places, layer_edges
+from fleetune.program.blocks import block_of
 from tests.clock import fleets
 from tests.models.instances import recorded
 from tests.planning.instances import small, tiny

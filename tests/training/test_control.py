@@ -14,6 +14,7 @@ import torch
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import Lora
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.planning.recompute import everywhere
 from tests.training.control_comparison import FP32, FP64, Comparison, beside_control, has_batch_norm, whole_model
 from tests.training.model_families import (
     BY_NAME,
@@ -183,3 +184,21 @@ def test_two_threads_train_bit_by_bit_as_the_unsplit_model_on_two(tmp_path: Path
     made = plan(ready.units, [len(ready.units) // 2], [[8], [8]])
     run = cut_run(ready, made, training, tmp_path, threads=2)
     assert beside_control(ready, run, training, WHOLE).bitwise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "llama", "mobilenet_v2"])
+def test_recomputed_activations_change_no_bit(name: str, tmp_path: Path) -> None:
+    """Two segments and a group, with dropout and running statistics: losses and weights are those of the same plan
+    that keeps its activations."""
+    family = BY_NAME[name]
+    ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
+    kept = plan(ready.units, [len(ready.units) // 2], [[3, 5], [8]])
+    found = []
+    for made in (kept, everywhere(kept, recompute=True)):
+        folder = tmp_path / str(len(found))
+        run = cut_run(ready, made, request(rounds=4, clip_norm=0.5), folder)
+        found.append(run)
+    one, other = found
+    assert one.losses == other.losses
+    assert all(torch.equal(one.state[key], other.state[key]) for key in one.state)

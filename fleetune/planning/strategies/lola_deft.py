@@ -24,9 +24,9 @@ from fleetune.contracts.profile import Unit
 from fleetune.contracts.record import not_negative, one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.layers import block_of
 from fleetune.planning.plan_result import plan_result, segment
 from fleetune.planning.strategy import Problem, free_bytes, participants, unprofiled_reason
+from fleetune.program.blocks import block_of
 from fleetune.solving.lola_deft import DEFT
 from fleetune.solving.lola_deft.problem import Problem as DeftProblem
 from fleetune.solving.lola_deft.problem import Solution
