@@ -11,8 +11,8 @@ from pathlib import Path
 import transformers
 
 from benchmarks.entry_point import measure_and_print
-from benchmarks.memory.cases import FULL, LORA, ways
-from benchmarks.memory.measured import Measured, case_figures, measured, packing_figures
+from benchmarks.memory.cases import CACHED, FULL, LAST_THIRD, LORA, ways
+from benchmarks.memory.measured import Measured, cached_figure, case_figures, measured, packing_figures
 from benchmarks.report import Figure
 
 QUICK_SETS = ("training.rounds=6", "training.checkpoint_every_rounds=6", "model.config.num_hidden_layers=2")
@@ -26,6 +26,8 @@ def measure(folder: Path, quick: bool, report_progress: Callable[[str], None]) -
         report_progress(f"{case.name}: profile, plan, train")
         found[case.name] = measured(case, folder / "store", QUICK_SETS if quick else SETS)
         yield from case_figures(found[case.name], found[FULL.name])
+    if CACHED.name in found:
+        yield cached_figure(found[LAST_THIRD.name], found[CACHED.name])
     yield from packing_figures()
 
 

@@ -1,8 +1,10 @@
-"""Scores of every strategy beside those of one device that trains the same number of samples in the same rounds."""
+"""Scores of every strategy beside those of one device: with the run file's own batch, and with as many samples a round
+as all lanes together."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import CONFIGS
 from benchmarks.report import Figure
@@ -22,6 +24,9 @@ class Accuracy:
     before: float
     after: float
     round_samples: int
+    """Of all lanes."""
+    batch_samples: int
+    """Of the run file, and so of each lane."""
 
 
 def accuracy(name: str, root: Path, *sets: str) -> Accuracy:
@@ -29,7 +34,12 @@ def accuracy(name: str, root: Path, *sets: str) -> Accuracy:
     store, record = run_file(name, root, sets)
     plan = json_io.read(PlanResult, store.folder("plan", record.outputs["plan"]) / "plan.json").plan
     score = next(each for each in evaluation(store, record).scores if each.name == "accuracy")
-    return Accuracy(before=score.before, after=score.after, round_samples=plan.batch_samples * len(plan.lanes))
+    return Accuracy(
+        before=score.before,
+        after=score.after,
+        round_samples=plan.batch_samples * len(plan.lanes),
+        batch_samples=plan.batch_samples,
+    )
 
 
 def accuracy_figures(
@@ -41,13 +51,18 @@ def accuracy_figures(
     """
     length = () if rounds is None else (f"training.rounds={rounds}",)
     for name in STRATEGIES:
-        found: list[tuple[Accuracy, Accuracy]] = []
+        found: list[Compared] = []
         for seed in seeds:
             report_progress(f"{name}, seed {seed}")
             ours = accuracy(name, root, f"seed={seed}", *length)
-            report_progress(f"{name}, seed {seed}: one device, {ours.round_samples} samples a round")
-            sets = (*length, *single_sets(name, ours.round_samples))
-            found.append((ours, accuracy(name, root, f"seed={seed}", *sets)))
+
+            def single(samples: int, seed: int = seed, name: str = name) -> Accuracy:
+                report_progress(f"{name}, seed {seed}: one device, {samples} samples a round")
+                return accuracy(name, root, f"seed={seed}", *length, *single_sets(name, samples))
+
+            alone = single(ours.batch_samples)
+            same = ours.round_samples == ours.batch_samples
+            found.append(Compared(ours, alone, alone if same else single(ours.round_samples)))
         yield from compared(name, found)
 
 
@@ -59,17 +74,28 @@ def single_sets(name: str, round_samples: int) -> tuple[str, ...]:
     return ("fleet=here", one_thread, "strategy=single", "profile.scores=false", *batch)
 
 
-def compared(name: str, found: list[tuple[Accuracy, Accuracy]]) -> Iterator[Figure]:
-    """Yield the means over pairs of the strategy and one device."""
+class Compared(NamedTuple):
+    """A strategy, and the same model on one device."""
+
+    ours: Accuracy
+    alone: Accuracy
+    """With the run file's batch."""
+    as_many: Accuracy
+    """With as many samples a round as all lanes together: batches are larger by the number of lanes."""
+
+
+def compared(name: str, found: list[Compared]) -> Iterator[Figure]:
+    """Yield the means over seeds of the strategy and one device."""
     columns = {
-        "before": [ours.before for ours, _ in found],
-        "after": [ours.after for ours, _ in found],
-        "one device": [single.after for _, single in found],
-        "lost": [single.after - ours.after for ours, single in found],
+        "before": [each.ours.before for each in found],
+        "after": [each.ours.after for each in found],
+        "one device": [each.alone.after for each in found],
+        "lost": [each.alone.after - each.ours.after for each in found],
+        "one device, as many samples": [each.as_many.after for each in found],
     }
     for column, values in columns.items():
         yield Figure(
-            name=f"{name}_accuracy_{column.replace(' ', '_')}",
+            name=f"{name}_accuracy_{column.replace(', ', '_').replace(' ', '_')}",
             value=sum(values) / len(values),
             unit="",
             target=TARGET if column == "lost" else None,

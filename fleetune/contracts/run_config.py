@@ -59,6 +59,9 @@ class ModelRequest:
     stay float32. None: everything is `precision`."""
     revision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     """Branch, tag or commit on the hub; by default the main branch. The run record holds the resolved commit."""
+    cache_activations: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: what the frozen first units make of the training samples is computed once, without dropout, and stored with
+    the data; devices hold and run the other units alone."""
 
     def __post_init__(self) -> None:
         one_of("model", "task", self.task, TASKS)
@@ -306,6 +309,11 @@ class RunConfig:
             raise Refused(
                 f"data.local: with strategy {self.strategy.name} samples or labels would leave their device; choose "
                 f"{' or '.join(LOCAL_STRATEGIES)}, or leave data.local out"
+            )
+        if self.data.local and self.model.cache_activations:
+            raise Refused(
+                "model: cache_activations stores on this machine what samples are made into, and data of the devices' "
+                "own (data.local) must not reach it; leave one of them out"
             )
         for device in self.data.local:
             one_of("data.local", "device", device, names)

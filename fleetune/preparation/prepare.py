@@ -15,10 +15,12 @@ from fleetune.data.prepared_data import LocalSource, PreparedData
 from fleetune.data.writer import write_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
-from fleetune.models.skeleton import skeleton
-from fleetune.models.source import configuration, input_spec
+from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
+from fleetune.models.source import configuration, input_spec, source_folder
 from fleetune.models.unit_graph import record_units
 from fleetune.models.units import tied_adapter_layers
+from fleetune.models.weights import WeightReader
+from fleetune.preparation.activation_cache import CachedModel, cache_activations
 from fleetune.preparation.step_comparison import RECORDED_SAMPLES, compare_recorded
 
 
@@ -58,6 +60,23 @@ def prepare(task: PreparationTask) -> None:
     skipped = compare_recorded(graph, module, task.model, task.model_folder, PreparedData(task.data_folder), task.seed)
     if skipped is not None:
         task.note(skipped)
+    if task.model.cache_activations:
+        _cache(task, graph)
+
+
+def _cache(task: PreparationTask, graph: Graph) -> None:
+    """Replace the graph by that of the units behind the frozen ones, whose activations are stored with the data."""
+    config = saved_configuration(task.model_folder / "model")
+    start = task.model_folder / INIT_WEIGHTS
+    model = CachedModel(
+        graph=graph,
+        module=lambda: skeleton(config, task.model),
+        weights=WeightReader(base_skeleton(config, task.model), source_folder(task.model), start),
+        progress=task.progress,
+    )
+    left = cache_activations(model, task.data_folder)
+    (task.model_folder / "graph.json").write_text(graph_text(left), encoding="utf-8")
+    task.note(PreparedData(task.data_folder).info.notes[-1])
 
 
 def _data_preparation(task: PreparationTask) -> Preparation:

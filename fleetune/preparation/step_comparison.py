@@ -187,7 +187,8 @@ def _check_loss(found: tuple[float, torch.Tensor] | None, samples: Samples) -> N
         return
     own, summed = found
     mean = float(summed) / max(1, count_targets(samples.labels.numpy(), samples.task))
-    if abs(own - mean) > FACTOR * torch.finfo(summed.dtype).eps * abs(mean):
+    eps = max(torch.finfo(summed.dtype).eps, torch.finfo(torch.float32).eps)  # causal models lose in float32
+    if abs(own - mean) > FACTOR * eps * abs(mean):
         raise Refused(
             f"model: its own loss is {own:.6g}, where the cross entropy of {samples.task} is {mean:.6g}; only the "
             "latter can be trained here. If a setting adds to its loss, switch that off in model.config"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.strategies.accuracy import Accuracy, compared, single_sets
+from benchmarks.strategies.accuracy import Accuracy, Compared, compared, single_sets
 from benchmarks.strategies.chain import ADDED, NoHistory, code_before
 from benchmarks.strategies.rounds import round_figures
 from benchmarks.strategies.runs import STRATEGIES, Trained, trained
@@ -41,26 +41,23 @@ def test_errors_are_of_the_measured_median() -> None:
     assert found["x_samples_per_s"].value == 4 * 8 / 4.0, "8 samples in each of 4 lanes"
 
 
-def test_one_device_trains_as_many_samples_in_a_round() -> None:
-    """The comparison is one device, dense, with the samples of all lanes."""
+def test_one_device_trains_the_batch_of_the_run_file() -> None:
+    """The comparison is one device, dense; what is lost is lost to the run file's own batch, and the figure with as
+    many samples as all lanes have stands beside it."""
     config = configs.load(Path("configs/runs/split-learning.yaml"), list(single_sets("split-learning", 32)))
     assert (config.strategy.name, len(config.fleet.devices), config.training.batch_samples) == ("single", 1, 32)
-    found = {
-        each.name: each
-        for each in compared(
-            "x",
-            [
-                (_accuracy(0.60), _accuracy(0.61)),
-                (_accuracy(0.50), _accuracy(0.57)),
-            ],
-        )
-    }
+    pairs = [
+        Compared(_accuracy(0.60), _accuracy(0.61), _accuracy(0.70)),
+        Compared(_accuracy(0.50), _accuracy(0.57), _accuracy(0.60)),
+    ]
+    found = {each.name: each for each in compared("x", pairs)}
     assert found["x_accuracy_lost"].value == pytest.approx(0.04) and not found["x_accuracy_lost"].ok
+    assert found["x_accuracy_one_device_as_many_samples"].value == pytest.approx(0.65)
     assert set(STRATEGIES) < set(KNOWN)
 
 
 def _accuracy(after: float) -> Accuracy:
-    return Accuracy(before=0.1, after=after, round_samples=32)
+    return Accuracy(before=0.1, after=after, round_samples=32, batch_samples=16)
 
 
 def test_without_history_the_chain_says_what_it_needs(tmp_path: Path) -> None:

@@ -154,6 +154,13 @@ def test_a_loss_with_something_else_in_it_is_refused(factor: float) -> None:
         compare_step(graph, model, step)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_causal_models_of_float64_have_the_task_s_loss(name: str, tmp_path: Path) -> None:
+    """Bug: transformers computes their own loss in float32 whatever the weights' type, so all of them were refused."""
+    ready = recorded(BY_NAME[name], tmp_path, precision="float64")
+    compare(ready, ready.graph, BY_NAME[name])
+
+
 def test_a_wrong_recording_is_refused_by_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Preparation compares the graph on the data and weights of training, without a device."""
 
