@@ -11,7 +11,7 @@ from benchmarks.families.trials import TASKS, Result
 HEAD = """\
 # Families
 
-Every type of model that transformers {version} has for the three tasks, tried with a small random configuration: it is
+Every type of model that transformers {version} has for the four tasks, tried with a small random configuration: it is
 recorded, cut between all of its units, and trained for two steps (SGD, dropout as configured) beside a loop of plain
 PyTorch on the whole model, in one process. This page is written by `python -m benchmarks.families --write`.
 

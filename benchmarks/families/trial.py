@@ -12,7 +12,9 @@ from torch.nn import functional
 from torch.optim import SGD
 from torch.utils import _pytree as pytree
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.tasks import SEQ2SEQ, predicts_tokens
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import initial_model, write_init_weights
@@ -86,7 +88,7 @@ class _Trial:
 def _loss(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Tensor:
     if task == "causal-lm":
         logits, labels = logits[:, :-1].transpose(1, 2), labels[:, 1:]
-    return functional.cross_entropy(logits, labels)
+    return functional.cross_entropy(logits.transpose(1, 2) if task == SEQ2SEQ else logits, labels)
 
 
 def _plain_step(model: nn.Module) -> Callable[[Tensors, torch.Tensor, str], float]:
@@ -141,7 +143,7 @@ def _prepare(task: str, changes: Mapping[str, Any], granularity: str, folder: Pa
     request = ModelRequest(task=task, config=dict(changes), granularity=granularity)
     start = folder / "start.safetensors"
     try:
-        config = configuration(request, () if task == "causal-lm" else LABELS, pad_token_id=0)
+        config = configuration(request, () if predicts_tokens(task) else LABELS, pad_token_id=0)
         inputs, labels = _samples(request)
         module = skeleton(config, request)
         write_init_weights(config, request, 3, start)
@@ -163,11 +165,25 @@ def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
     ids = torch.randint(5, 240, (SAMPLES, TOKENS), generator=drawn)
     mask = torch.ones(SAMPLES, TOKENS, dtype=torch.long)
     mask[0, TOKENS - 3 :] = 0
+    if request.task == SEQ2SEQ:
+        labels = torch.randint(5, 240, (SAMPLES, TOKENS), generator=drawn)
+        start = torch.full((SAMPLES, 1), _start_token(spec))
+        return {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "decoder_input_ids": torch.cat([start, labels[:, :-1]], dim=1),
+        }, labels
     end = getattr(text_part(configuration(request)), "eos_token_id", None)
     if isinstance(end, int) and request.task != "causal-lm":  # some classifiers read the end token
         ids[torch.arange(SAMPLES), mask.sum(1) - 1] = end
     labels = ids.masked_fill(mask == 0, -100) if request.task == "causal-lm" else torch.arange(SAMPLES) % len(LABELS)
     return {"input_ids": ids, "attention_mask": mask}, labels
+
+
+def _start_token(spec: InputSpec) -> int:
+    if spec.decoder_start_token_id is None:
+        raise Refused("model: its configuration names no decoder_start_token_id")
+    return spec.decoder_start_token_id
 
 
 def _compare(trial: _Trial) -> Outcome:

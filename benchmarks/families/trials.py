@@ -16,6 +16,7 @@ from benchmarks.families.trial import UNTRIED, Outcome, try_family
 
 NAMES: dict[str, tuple[str, ...]] = {
     "causal-lm": tuple(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+    "seq2seq": tuple(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
     "sequence-classification": tuple(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES),
     "image-classification": tuple(modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
 }

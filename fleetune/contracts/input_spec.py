@@ -25,6 +25,8 @@ class InputSpec:
     """Folder with the model's preprocessor_config.json; None: image_size, image_mean and image_std apply."""
     vocab_size: int | None = None
     """Exclusive upper bound of token ids."""
+    decoder_start_token_id: int | None = None
+    """Id before the first token that a decoder writes; None: the model's configuration names none, or no task does."""
     max_positions: int | None = None
     """Maximum number of tokens of a sample."""
     image_size: int | None = None

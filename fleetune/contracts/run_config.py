@@ -87,6 +87,7 @@ class ModelRequest:
 
 
 BUILT_IN = ("digits", "docstrings", "stdlib-sources")
+TARGET_COLUMN = "target"
 ROW_FORMATS = (TEXT, CHAT, COMPLETION) = ("text", "chat", "completion")
 COMPLETIONS = "completions"
 NO_FILES = (
@@ -108,8 +109,12 @@ class DataRequest:
     text_column: str = "text"
     image_column: str = "image"
     label_column: str = "label"
+    target_column: Annotated[str, Field(exclude_if=lambda value: value == TARGET_COLUMN)] = TARGET_COLUMN
+    """For seq2seq: the text that is to be written of the one in text_column; rows may have prompt and completion."""
     max_length: int = 64
     """Tokens per sample; longer texts are cut, shorter ones padded."""
+    target_length: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    """For seq2seq: tokens per target, cut and padded alike; None: max_length."""
     image_size: int | None = None
     """Width and height in pixels to which images are resized; by default the model's own."""
     train_samples: int | None = None
@@ -158,6 +163,7 @@ class DataRequest:
             ("train_samples", self.train_samples),
             ("test_samples", self.test_samples),
             ("image_size", self.image_size),
+            ("target_length", self.target_length),
             ("newest_files", self.newest_files),
         ):
             if value is not None:

@@ -13,10 +13,20 @@ SCORES = {
     "image-multi-label-classification": LABEL_SCORES,
     "image-regression": NUMBER_SCORES,
     "causal-lm": (LOSS, "perplexity"),
+    "seq2seq": (LOSS, "perplexity"),
 }
 """task -> scores that evaluation gives"""
 TASKS = tuple(SCORES)
 TEXT_TASKS = tuple(task for task in TASKS if not task.startswith("image-"))
+
+
+SEQ2SEQ = "seq2seq"
+"""Encoder and decoder: a text is read, and another one written."""
+
+
+def predicts_tokens(task: str) -> bool:
+    """Return whether a model says of each token what it is."""
+    return task in ("causal-lm", SEQ2SEQ)
 
 
 def predicts_number(task: str) -> bool:

@@ -88,6 +88,19 @@ def row_format(columns: Sequence[str], text_column: str, asked: str | None) -> s
     raise Refused(f"no {wanted[asked]} for data.format: {asked}; it has {', '.join(columns)}")
 
 
+def has_pairs(columns: Sequence[str], text_column: str, target_column: str) -> bool:
+    """Return whether rows are read as prompt and completion: they have both, and not the columns that were named."""
+    return not {text_column, target_column} <= set(columns) and {PROMPT, ANSWER} <= set(columns)
+
+
+def read_pair(location: str, values: Mapping[str, Any], columns: tuple[str, str]) -> Completion:
+    """The text that is read and the one that is written, from two columns; Refused names the location."""
+    for name in columns:
+        if not isinstance(values.get(name), str) or not values[name].strip():
+            raise Refused(f"{location}: column {name!r} holds no text; fill it or leave the row out")
+    return Completion(*(str(values[name]) for name in columns))
+
+
 def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_loss: bool) -> Dialogue:
     """The chat or completion of a row; Refused names the location.
 

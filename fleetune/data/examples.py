@@ -13,8 +13,18 @@ import numpy as np
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import TEXT, DataRequest
 from fleetune.contracts.task import Progress
-from fleetune.contracts.tasks import predicts_labels, predicts_number
-from fleetune.data.dialogues import Chat, Completion, Dialogue, read_dialogue, row_format
+from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number
+from fleetune.data.dialogues import (
+    ANSWER,
+    PROMPT,
+    Chat,
+    Completion,
+    Dialogue,
+    has_pairs,
+    read_dialogue,
+    read_pair,
+    row_format,
+)
 from fleetune.data.images import Image, as_image
 from fleetune.data.tables import DataSource, Table
 from fleetune.errors import Refused
@@ -30,7 +40,7 @@ REPORT_EVERY = 2000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """One sample before tokenization or image processing; `label` is None for causal-lm."""
+    """One sample before tokenization or image processing; `label` is None for causal-lm and seq2seq."""
 
     location: str
     content: str | Image | Dialogue
@@ -45,17 +55,24 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
         why = f"{request.source} fills sequences anyway" if source.packed else f"the task is {spec.task}"
         raise Refused(f"data: packing is for rows of causal-lm, but {why}; leave data.packing out")
     column = source.text_column if spec.is_text else source.image_column
-    wanted = [column] if spec.task == "causal-lm" else [column, source.label_column]
+    said = source.target_column if spec.task == SEQ2SEQ else source.label_column
+    wanted = [column] if spec.task == "causal-lm" else [column, said]
     for table in (*source.train, *source.test):
-        if dialogue_format(table, source, spec) is not None:
+        if dialogue_format(table, source, spec) is not None or _has_pairs(table, source, spec):
             continue
         for name in wanted:
             if table.columns and name not in table.columns:
-                kind = "label" if name == source.label_column else ("text" if spec.is_text else "image")
+                asked = "target" if spec.task == SEQ2SEQ else "label"
+                kind = asked if name == said else ("text" if spec.is_text else "image")
                 raise Refused(
                     f"{table.name}: no column {name!r} for {spec.task}; it has {', '.join(table.columns)} "
                     f"(choose with data.{kind}_column)"
                 )
+
+
+def _has_pairs(table: Table, source: DataSource, spec: InputSpec) -> bool:
+    """Return whether rows for seq2seq are read as prompt and completion."""
+    return spec.task == SEQ2SEQ and has_pairs(table.columns, source.text_column, source.target_column)
 
 
 def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | None:
@@ -79,6 +96,10 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
         if format is not None:
             dialogue = read_dialogue(location, values, format, source.loss_on == "all")
             yield Example(location=location, content=dialogue, label=None)
+            continue
+        if spec.task == SEQ2SEQ:
+            pair = (PROMPT, ANSWER) if _has_pairs(table, source, spec) else (source.text_column, source.target_column)
+            yield Example(location=location, content=read_pair(location, values, pair), label=None)
             continue
         column = source.text_column if spec.is_text else source.image_column
         value = values.get(column)

@@ -23,7 +23,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress
-from fleetune.contracts.tasks import predicts_labels, predicts_number
+from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number
 from fleetune.data.examples import check_task, survey_tables
 from fleetune.data.job import Preparation, SharedChoices
 from fleetune.data.labels import is_whole_number, spell_labels
@@ -59,7 +59,7 @@ def report_digest(request: DataRequest, task: str) -> str:
 
 def survey(request: DataRequest, spec: InputSpec, progress: Progress) -> LocalSurvey:
     """Read and validate every training row. Refused: unsuitable rows, and labels that look like samples."""
-    if predicts_labels(spec.task) or predicts_number(spec.task):
+    if predicts_labels(spec.task) or predicts_number(spec.task) or spec.task == SEQ2SEQ:
         raise Refused(f"data.local: {spec.task} cannot be learned from data that stay on devices; give data.source")
     digest = content_digest(request)
     source = open_source(request)

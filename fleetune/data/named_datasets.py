@@ -140,6 +140,7 @@ def hub_source(request: DataRequest) -> DataSource:
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
+        target_column=request.target_column,
     )
 
 

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 INFO = "data.json"
 TOKENIZER, IMAGE_PROCESSOR = "tokenizer", "image_processor"
 IDS, MASK, LABELS, PIXELS = "input_ids", "attention_mask", "labels", "pixel_values"
-POSITIONS = "position_ids"
+POSITIONS, DECODER_IDS = "position_ids", "decoder_input_ids"
 """Names of the arrays. Packed rows have positions, which begin anew with each sample, instead of a mask."""
 
 
@@ -66,7 +66,7 @@ class DataInfo:
 
     task: str
     labels: tuple[str, ...]
-    """Class names by id; empty for causal-lm."""
+    """Class names by id; empty for causal-lm and seq2seq."""
     splits: tuple[SplitInfo, ...]
     source: str
     """Name of a built-in set or on the hub, or of a file or folder without its path."""
@@ -134,7 +134,8 @@ class PreparedData:
         """Copy the given rows of every array, in the given order: ids, masks and labels as int64, pixels as stored.
 
         Text: input_ids, attention_mask (packed: position_ids) [rows, length]; images: pixel_values [rows, channels,
-        height, width]; labels [rows] (causal-lm: [rows, length], -100 at positions that the loss ignores).
+        height, width]; labels [rows] (causal-lm: [rows, length], -100 at positions that the loss ignores). For seq2seq
+        decoder_input_ids and labels are [rows, target length].
         """
         chosen = np.asarray(indices, dtype=np.int64)
         taken = {name: array[chosen] for name, array in self._of(split).items()}

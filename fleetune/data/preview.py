@@ -8,7 +8,17 @@ import numpy as np
 from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.record import record
 from fleetune.contracts.tasks import predicts_labels, predicts_number
-from fleetune.data.prepared_data import IDS, LABELS, MASK, PIXELS, POSITIONS, Array, PreparedData, sample_spans
+from fleetune.data.prepared_data import (
+    DECODER_IDS,
+    IDS,
+    LABELS,
+    MASK,
+    PIXELS,
+    POSITIONS,
+    Array,
+    PreparedData,
+    sample_spans,
+)
 
 QUANTILES = {"shortest": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "longest": 1.0}
 CHUNK_ROWS = 1024
@@ -36,7 +46,7 @@ class SamplePreview:
     pieces: tuple[Piece, ...] = ()
     """Empty for images."""
     label: str = ""
-    """Name of its class; empty for causal-lm."""
+    """Name of its class; empty where tokens are predicted."""
     shape: tuple[int, ...] = ()
     """Channels, height and width of an image."""
 
@@ -56,7 +66,7 @@ class SplitPreview:
     padding_share: float | None = None
     """Share of the computed tokens that are padding; None for images."""
     labels: dict[str, int] = field(default_factory=dict)
-    """Class -> samples; empty for causal-lm."""
+    """Class -> samples; empty where tokens are predicted."""
 
 
 @record
@@ -81,7 +91,7 @@ def preview(data: PreparedData, samples: int) -> DataPreview:
 def _split(data: PreparedData, name: str) -> SplitPreview:
     rows, lengths, loss_tokens = data.size(name), list[int](), 0
     classes = np.zeros(len(data.labels), dtype=np.int64)
-    length = 0
+    length = written = 0
     for first in range(0, rows, CHUNK_ROWS):
         chunk = data.rows(name, range(first, min(first + CHUNK_ROWS, rows)))
         if predicts_labels(data.task):
@@ -89,7 +99,9 @@ def _split(data: PreparedData, name: str) -> SplitPreview:
         elif data.labels and not predicts_number(data.task):
             classes += np.bincount(chunk[LABELS], minlength=len(data.labels))
         elif not data.labels:
-            loss_tokens += int((chunk[LABELS][:, 1:] != IGNORE_INDEX).sum())
+            own = chunk[LABELS] if DECODER_IDS in chunk else chunk[LABELS][:, 1:]
+            loss_tokens += int((own != IGNORE_INDEX).sum())
+        written += int((chunk[LABELS] != IGNORE_INDEX).sum()) if DECODER_IDS in chunk else 0
         if PIXELS not in chunk:
             length = chunk[IDS].shape[1]
             lengths += [end - start for row in range(len(chunk[IDS])) for start, end in _spans(chunk, row)]
@@ -109,7 +121,7 @@ def _split(data: PreparedData, name: str) -> SplitPreview:
         samples=found.samples,
         rows=rows,
         tokens={quantile: ordered[round(share * (len(ordered) - 1))] for quantile, share in QUANTILES.items()},
-        loss_share=None if data.labels else loss_tokens / total,
+        loss_share=None if data.labels else loss_tokens / (total + written),
         padding_share=1 - total / (rows * length),
         labels=found.labels,
     )
@@ -146,6 +158,10 @@ def _sample(
 ) -> SamplePreview:
     first, end = span
     ids = rows[IDS][row][first:end]
+    if DECODER_IDS in rows:
+        target = rows[LABELS][row][rows[LABELS][row] != IGNORE_INDEX]
+        pieces = (Piece(text=tokenizer.decode(ids), loss=False), Piece(text=tokenizer.decode(target), loss=True))
+        return SamplePreview(row=row, tokens=len(ids) + len(target), loss_tokens=len(target), pieces=pieces)
     carries = np.zeros(len(ids), dtype=bool)
     if not data.labels:
         carries[1:] = rows[LABELS][row][first + 1 : end] != IGNORE_INDEX

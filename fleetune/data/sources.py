@@ -122,6 +122,7 @@ def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
+        target_column=request.target_column,
         folder=folder,
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fleetune.contracts.run_config import COMPLETIONS
+from fleetune.contracts.run_config import COMPLETIONS, TARGET_COLUMN
 from fleetune.errors import Refused, first_line
 
 
@@ -67,6 +67,7 @@ class DataSource:
     text_column: str = "text"
     image_column: str = "image"
     label_column: str = "label"
+    target_column: str = TARGET_COLUMN
     folder: Path | None = None
     """Base folder of relative paths in the image column."""
     test_folder: Path | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import CHAT, COMPLETION, DataRequest
+from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.data.dialogues import (
     ANSWER,
     ASSISTANT,
@@ -69,8 +70,10 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
         location = f"{table.name}: {table.row_noun} {number}"
         content = values.get(column)
         if content is None or content == "":
-            if spec.task != "causal-lm" or not any(
-                values.get(name) for name in (*MESSAGE_COLUMNS, INSTRUCTION, PROMPT)
+            pair = spec.task == SEQ2SEQ and isinstance(values.get(PROMPT), str)
+            if not pair and (
+                spec.task != "causal-lm"
+                or not any(values.get(name) for name in (*MESSAGE_COLUMNS, INSTRUCTION, PROMPT))
             ):
                 raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")
             yield Example(location=location, content=_dialogue(location, values), label=None)
@@ -87,8 +90,8 @@ def is_image(path: Path) -> bool:
 
 def _columns(spec: InputSpec) -> str:
     kind = "text_column" if spec.is_text else "image_column"
-    dialogues = f", or give {MESSAGE_COLUMNS[0]}, {INSTRUCTION} or {PROMPT}" if spec.task == "causal-lm" else ""
-    return f"fill it, or name another by --set data.{kind}{dialogues}"
+    others = {"causal-lm": f"{MESSAGE_COLUMNS[0]}, {INSTRUCTION} or {PROMPT}", SEQ2SEQ: PROMPT}.get(spec.task)
+    return f"fill it, or name another by --set data.{kind}" + (f", or give {others}" if others else "")
 
 
 def _dialogue(location: str, values: Mapping[str, Any]) -> Dialogue:

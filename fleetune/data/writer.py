@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.contracts.tasks import predicts_labels, predicts_number
+from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number, predicts_tokens
 from fleetune.data.dialogues import row_format
 from fleetune.data.examples import Example, Survey, check_task
 from fleetune.data.image_processor import ImageEncoder, ImageProcessor, open_image_processor
@@ -29,6 +29,7 @@ from fleetune.data.job import (
     survey,
 )
 from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels, spell_labels
+from fleetune.data.pairs import PairEncoder
 from fleetune.data.prepared_data import (
     IMAGE_PROCESSOR,
     INFO,
@@ -125,7 +126,7 @@ def _write_samples(job: Job) -> Written:
     classes = _label_mapping(job, surveys)
     tokenizer = saved_tokenizer(job) if spec.is_text else None
     encoder: Encoder = (
-        TextEncoder(tokenizer=tokenizer, length=job.request.max_length, spec=spec, label_ids=classes.label_ids)
+        _text_encoder(job, tokenizer, classes)
         if spec.is_text
         else ImageEncoder(
             processing=_save_processing(job, shared.image_shape if shared else surveys[TRAIN].image_shape),
@@ -156,6 +157,14 @@ def _write_samples(job: Job) -> Written:
     )
 
 
+def _text_encoder(job: Job, tokenizer: Any, classes: LabelMapping) -> TextEncoder | PairEncoder:
+    request, spec = job.request, job.spec
+    if spec.task == SEQ2SEQ:
+        length = request.target_length or request.max_length
+        return PairEncoder(tokenizer=tokenizer, length=request.max_length, target_length=length, spec=spec)
+    return TextEncoder(tokenizer=tokenizer, length=request.max_length, spec=spec, label_ids=classes.label_ids)
+
+
 def _unread_dialogues(job: Job) -> Iterator[str]:
     """A sentence if rows have messages or completions beside the text that is read."""
     columns, text = job.source.train[0].columns, job.source.text_column
@@ -169,12 +178,17 @@ def _cut_note(job: Job, encoder: Encoder, total: int) -> Iterator[str]:
     if isinstance(encoder, TextEncoder) and encoder.cut:
         length = job.request.max_length
         yield f"{len(encoder.cut)} of {total} texts are longer than max_length {length} and are cut"
+    if isinstance(encoder, PairEncoder) and encoder.cut:
+        yield (
+            f"{len(encoder.cut)} of {total} pairs have a text longer than max_length {encoder.length} or a target "
+            f"longer than target_length {encoder.target_length}, and are cut"
+        )
 
 
 def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
     """Class ids of the labels of all splits: those that were decided elsewhere, where there are such."""
     shared, spec = job.asked.shared, job.spec
-    if spec.task == "causal-lm":
+    if predicts_tokens(spec.task):
         return LabelMapping(names=(), label_ids={})
     found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
     if predicts_number(spec.task):

@@ -10,7 +10,7 @@ import torch
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import record
-from fleetune.contracts.tasks import predicts_labels, predicts_number
+from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number, predicts_tokens
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.image_processor import open_image_processor
@@ -38,7 +38,7 @@ class Prediction:
     value: float | None = None
     """The number that a model of a regression says."""
     text: str = ""
-    """How the input goes on; empty for classification."""
+    """How the input goes on, or what it is turned into; empty for classification."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Predictor:
     data: PreparedData
     """Of the run: tokenizer or image processor, lengths and labels."""
     new_tokens: int = 64
-    """Most tokens to write after an input of causal-lm."""
+    """Most tokens to write after an input of causal-lm, or of one of seq2seq."""
     cut: list[str] = field(default_factory=list)
     """Locations of the texts that were longer than those of training, and cut."""
 
@@ -58,8 +58,8 @@ class Predictor:
         the model cannot take, or logits that are not finite."""
         self.model.eval()
         with torch.no_grad(), one_thread():
-            if self.data.task == "causal-lm":
-                yield from self._continued(asked)
+            if predicts_tokens(self.data.task):
+                yield from self._written(asked)
                 return
             rows = self._images() if self.data.tokenizer is None else self._texts()
             left = iter(asked)
@@ -112,27 +112,38 @@ class Predictor:
 
         return rows
 
-    def _continued(self, asked: Iterable[Example]) -> Iterator[Prediction]:
+    def _written(self, asked: Iterable[Example]) -> Iterator[Prediction]:
+        """Yield how texts and chats go on, or what an encoder's text is turned into."""
         from transformers import GenerationConfig  # takes a second to import
 
+        turns = self.data.task == SEQ2SEQ
         spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer, vocab_size=_vocabulary(self.model))
         tokenizer = open_tokenizer(spec)
         ends = end_ids(tokenizer, self.model.generation_config.eos_token_id)
         for example in asked:
-            ids = prompt_ids(tokenizer, example)
+            ids = self._read(tokenizer, example) if turns else prompt_ids(tokenizer, example)
             check_ids(np.asarray(ids, dtype=np.int64), spec)
             settings = GenerationConfig(
                 do_sample=False,
-                max_new_tokens=self._room(example, len(ids)),
+                max_new_tokens=self.new_tokens if turns else self._room(example, len(ids)),
                 eos_token_id=ends or None,
                 pad_token_id=tokenizer.pad_token_id,
+                decoder_start_token_id=getattr(self.model.config, "decoder_start_token_id", None),
             )
             given = torch.tensor([ids])
             made = self.model.generate(
                 input_ids=given, attention_mask=torch.ones_like(given), generation_config=settings
             )
-            text = tokenizer.decode(made[0, len(ids) :], skip_special_tokens=True)
+            text = tokenizer.decode(made[0, 0 if turns else len(ids) :], skip_special_tokens=True)
             yield Prediction(input=_said(example), text=text)
+
+    def _read(self, tokenizer: Any, example: Example) -> list[int]:
+        """Token ids of what an encoder reads, cut as in training."""
+        content = example.content
+        text = content.prompt if isinstance(content, Completion) else str(content)
+        ids, mask, longer = encode(tokenizer, [text], *self.data.shape(IDS))
+        self.cut.extend(example.location for _ in longer)
+        return [int(each) for each in ids[0][mask[0] == 1]]
 
     def _room(self, example: Example, tokens: int) -> int:
         """Tokens that may follow, within the model's positions."""

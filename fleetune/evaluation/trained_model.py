@@ -19,7 +19,7 @@ from transformers.utils import logging
 from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.contracts.tasks import head_of, predicts_labels, predicts_number
+from fleetune.contracts.tasks import head_of, predicts_labels, predicts_number, predicts_tokens
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, first_line
 from fleetune.models.export import copy_tokenizer
@@ -187,7 +187,7 @@ class Scores:
 
     values: dict[str, float]
     """Classification: accuracy, macro_f1 (over the classes that occur or are predicted), loss (mean per sample).
-    causal-lm: loss (mean per predicted token), perplexity (its exponential)."""
+    causal-lm and seq2seq: loss (mean per predicted token), perplexity (its exponential)."""
     classes: tuple[ClassScore, ...] = ()
 
 
@@ -210,7 +210,7 @@ def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: s
             logits = model(**inputs).logits
             loss += float(loss_sum(logits.double(), torch.from_numpy(labels).to(scoring.accelerator), data.task))
             targets += count_targets(labels, data.task)
-            if data.task != "causal-lm":
+            if not predicts_tokens(data.task):
                 predicted.append(_said(logits, data.task).cpu().numpy())
                 wanted.append(labels)
             scoring.progress(f"scoring the {what}", last, samples, "samples")
@@ -219,7 +219,7 @@ def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: s
     if not targets:
         raise Refused(f"{data.folder}: nothing to predict in split {scoring.split!r}; give longer texts")
     mean = loss / targets
-    if data.task == "causal-lm":
+    if predicts_tokens(data.task):
         return Scores(values={"loss": mean, "perplexity": math.exp(min(mean, LARGEST_EXPONENT))})
     taken, given = np.concatenate(predicted), np.concatenate(wanted)
     if predicts_number(data.task):

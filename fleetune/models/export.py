@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig
 
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.contracts.tasks import head_of
+from fleetune.contracts.tasks import head_of, predicts_tokens
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
 from fleetune.models.weights import WeightReader, base_name, fill_model
@@ -98,6 +98,7 @@ LOADERS = {
     "sequence-classification": "AutoPeftModelForSequenceClassification",
     "image-classification": "AutoPeftModel",
     "causal-lm": "AutoPeftModelForCausalLM",
+    "seq2seq": "AutoPeftModelForSeq2SeqLM",
 }
 
 
@@ -148,7 +149,7 @@ def _code(request: ModelRequest, base: str) -> str:
     loader = LOADERS[head_of(request.task)]
     enter = ["import os", ""] if base.startswith("..") else []
     there = ["os.chdir(folder)  # its base is named from there", 'folder = "."'] if base.startswith("..") else []
-    if request.task == "causal-lm":
+    if predicts_tokens(request.task):
         imports, labels, more = [], [], ""
     else:
         imports = ["from transformers import AutoConfig"]

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused
 from fleetune.models.skeleton import HEADS, base_skeleton, canonical_names, skeleton
 from fleetune.models.source import adapter_folder, is_text_part, source_folder, weight_files
@@ -64,7 +65,7 @@ def _refuse_missing(base: PreTrainedModel, given: set[str], folder: Path, task: 
     held = {canonical[name] for name in given if name in canonical}
     persistent = {canonical.get(name, name) for name in base.state_dict()}
     lacking = sorted(persistent - held)
-    if task != "causal-lm":
+    if not predicts_tokens(task):
         lacking = [name for name in lacking if name.split(".")[0] not in HEADS]
     if lacking:
         raise Refused(

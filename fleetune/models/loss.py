@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from fleetune.contracts.input_spec import IGNORE_INDEX
-from fleetune.contracts.tasks import predicts_labels, predicts_number
+from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number
 
 FLOAT32_BYTES = 4
 
@@ -15,7 +15,8 @@ def loss_sum(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Ten
 
     logits [samples, classes] and labels [samples], of numbers [samples, 1] and floats [samples], of several labels both
     [samples, labels] with 1.0 for those that a sample has; for causal-lm, logits [samples, tokens, vocabulary] and
-    labels [samples, tokens], where each token predicts the next. Logits in half precision are summed up in float32.
+    labels [samples, tokens], where each token predicts the next; for seq2seq the same shapes, and each position its
+    own label. Logits in half precision are summed up in float32.
     """
     logits = logits.float() if logits.element_size() < FLOAT32_BYTES else logits
     if predicts_number(task):
@@ -25,6 +26,8 @@ def loss_sum(logits: torch.Tensor, labels: torch.Tensor, task: str) -> torch.Ten
     if task == "causal-lm":
         logits = logits[:, :-1].reshape(-1, logits.shape[-1])
         labels = labels[:, 1:].reshape(-1)
+    if task == SEQ2SEQ:
+        logits, labels = logits.flatten(0, 1), labels.flatten()
     return functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
 
 

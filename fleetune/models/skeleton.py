@@ -10,13 +10,14 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     PretrainedConfig,
     PreTrainedModel,
 )
 
 from fleetune.contracts.run_config import Lora, ModelRequest
-from fleetune.contracts.tasks import head_of
+from fleetune.contracts.tasks import head_of, predicts_tokens
 from fleetune.errors import Refused
 from fleetune.models.compute_copies import computed_type, halved_parameters
 from fleetune.models.experts import use_recordable_experts
@@ -27,7 +28,9 @@ AUTO = {
     "sequence-classification": AutoModelForSequenceClassification,
     "image-classification": AutoModelForImageClassification,
     "causal-lm": AutoModelForCausalLM,
+    "seq2seq": AutoModelForSeq2SeqLM,
 }
+PEFT_TASKS = {"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM", "seq2seq": "SEQ_2_SEQ_LM"}
 HEADS = ("classifier", "score")  # names of the head in classification models
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -79,7 +82,7 @@ def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ..
 
     These are the task's head and all modules that the pretrained files lack.
     """
-    heads = [name for name in HEADS if hasattr(base, name)] if request.task != "causal-lm" else []
+    heads = [name for name in HEADS if hasattr(base, name)] if not predicts_tokens(request.task) else []
     folder = source_folder(request)
     if folder is None:
         return tuple(heads)
@@ -101,7 +104,7 @@ def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...
         lora_dropout=lora.dropout,
         target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
         modules_to_save=list(saved) or None,
-        task_type={"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM"}.get(head_of(task)),
+        task_type=PEFT_TASKS.get(head_of(task)),
     )
     try:
         with torch.device("meta"), warnings.catch_warnings():

@@ -12,7 +12,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.contracts.tasks import head_of, predicts_number, problem_type
+from fleetune.contracts.tasks import SEQ2SEQ, head_of, predicts_number, predicts_tokens, problem_type
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks
 
@@ -148,6 +148,7 @@ def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedC
 
     known = {
         "causal-lm": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         "sequence-classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     }.get(head_of(request.task), {})
     seeing = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys()
@@ -189,6 +190,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
         tokenizer=folder if has_tokenizer else None,
         pretrained=folder is not None,
         vocab_size=getattr(text, "vocab_size", None),
+        decoder_start_token_id=getattr(config, "decoder_start_token_id", None) if request.task == SEQ2SEQ else None,
         max_positions=positions,
         image_size=size,
         channels=int(getattr(config, "num_channels", 3)),
@@ -250,7 +252,7 @@ def _for_training(
     for part in (config, text_part(config)):
         if hasattr(part, "use_cache"):
             part.use_cache = False
-    if request.task != "causal-lm" and labels:
+    if not predicts_tokens(request.task) and labels:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: index for index, label in enumerate(labels)}
         config.problem_type = problem_type(request.task)
@@ -258,8 +260,8 @@ def _for_training(
         for part in (config, text_part(config)):
             if getattr(part, "pad_token_id", None) is None:
                 part.pad_token_id = pad_token_id or 0  # a decoder's head needs it to find the last token
-        if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-            config.decoder_start_token_id = config.pad_token_id  # as T5's folders have it
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id  # as T5's folders have it
     _refuse_router_loss(config)
     return config
 

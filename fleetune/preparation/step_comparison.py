@@ -18,8 +18,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.data.prepared_data import PreparedData
+from fleetune.contracts.tasks import SEQ2SEQ
+from fleetune.data.prepared_data import DECODER_IDS, PreparedData
 from fleetune.errors import Refused
 from fleetune.formatting import gigabytes
 from fleetune.models.compute_copies import computed_type, computing_in, in_type
@@ -78,10 +80,25 @@ def compare_recorded(
     samples = Samples(inputs=given, labels=given.pop("labels"), task=data.task, seed=seed)
     config = saved_configuration(model_folder / "model")
     model = initial_model(config, request, model_folder / INIT_WEIGHTS)
+    if data.task == SEQ2SEQ:
+        check_decoder_inputs(model, given, samples.labels)
     compare_step(graph, model, samples)
     if data.packed:
         check_packing(model, data)
     return None
+
+
+def check_decoder_inputs(model: nn.Module, given: Tensors, labels: torch.Tensor) -> None:
+    """Refuse a model whose decoder would read something else of these labels than the data give it."""
+    made: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if made is None:
+        return
+    wanted, counted = made(labels=labels), labels != IGNORE_INDEX
+    if not torch.equal(wanted[counted], given[DECODER_IDS][counted]):
+        raise Refused(
+            f"model: {type(model).__name__} begins what it writes with other tokens than its decoder_start_token_id, "
+            "such as the code of a language, which is not built; take a model such as T5, BART, Marian or Pegasus"
+        )
 
 
 def needed_bytes(module: nn.Module) -> int:

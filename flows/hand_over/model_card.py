@@ -12,11 +12,13 @@ CLASSES = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "image-classification": "AutoModelForImageClassification",
     "causal-lm": "AutoModelForCausalLM",
+    "seq2seq": "AutoModelForSeq2SeqLM",
 }
 PIPELINES = {
     "sequence-classification": "text-classification",
     "image-classification": "image-classification",
     "causal-lm": "text-generation",
+    "seq2seq": "text2text-generation",
 }
 
 

@@ -99,6 +99,8 @@ def _loss(model: nn.Module, rows: dict[str, torch.Tensor], task: str) -> torch.T
         return ((logits.squeeze(1) - labels) ** 2).sum()
     if "multi-label" in task:
         return nn.BCEWithLogitsLoss(reduction="sum")(logits, labels)
+    if task == "seq2seq":
+        logits = logits.transpose(1, 2)
     if task == "causal-lm":
         logits, labels = logits[:, :-1].transpose(1, 2), labels[:, 1:]
     return nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")

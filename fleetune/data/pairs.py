@@ -1,0 +1,72 @@
+"""Pairs of texts for seq2seq: one that the encoder reads, and one that the decoder writes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
+from fleetune.data.dialogues import Completion
+from fleetune.data.examples import Example
+from fleetune.data.prepared_data import DECODER_IDS, IDS, LABELS, MASK, Array, ArrayInfo
+from fleetune.data.tokenization import Ids, check_ids, encode
+from fleetune.errors import Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairEncoder:
+    """Encodes pairs: ids and masks [samples, length], decoder ids and labels [samples, target_length]."""
+
+    tokenizer: Any
+    length: int
+    target_length: int
+    spec: InputSpec
+    cut: list[str] = field(default_factory=list)
+    """Locations of the pairs of which a text was longer."""
+
+    def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
+        """Describe the arrays that hold `samples` samples."""
+        read, written = (samples, self.length), (samples, self.target_length)
+        return (
+            ArrayInfo(name=IDS, dtype="int32", shape=read),
+            ArrayInfo(name=MASK, dtype="uint8", shape=read),
+            ArrayInfo(name=DECODER_IDS, dtype="int32", shape=written),
+            ArrayInfo(name=LABELS, dtype="int32", shape=written),
+        )
+
+    def encode(self, chunk: list[Example]) -> dict[str, Array]:
+        """Return the rows of a chunk by array name."""
+        pairs = [_pair(example) for example in chunk]
+        ids, mask, longer = encode(self.tokenizer, [pair.prompt for pair in pairs], self.length)
+        targets, written, more = self._targets([pair.completion for pair in pairs])
+        check_ids(ids, self.spec)
+        check_ids(targets, self.spec)
+        self.cut.extend(chunk[row].location for row in sorted({*longer, *more}))
+        labels = np.where(written == 1, targets, IGNORE_INDEX)
+        return {IDS: ids, MASK: mask, DECODER_IDS: self._shifted(targets), LABELS: labels}
+
+    def _targets(self, texts: list[str]) -> tuple[Ids, Ids, list[int]]:
+        """`encode` of targets, for which a tokenizer may have a mode of their own."""
+        switch = getattr(self.tokenizer, "_switch_to_target_mode", None)
+        if switch is None:
+            return encode(self.tokenizer, texts, self.target_length)
+        switch()
+        try:
+            return encode(self.tokenizer, texts, self.target_length)
+        finally:
+            self.tokenizer._switch_to_input_mode()
+
+    def _shifted(self, targets: Ids) -> Ids:
+        """Return what the decoder reads: its start token, then each target but the last."""
+        start = self.spec.decoder_start_token_id
+        if start is None:
+            raise Refused(
+                "model: its configuration names no decoder_start_token_id, the token before the first that is written; "
+                "set model.config.decoder_start_token_id"
+            )
+        return np.concatenate([np.full((len(targets), 1), start, dtype=np.int64), targets[:, :-1]], axis=1)
+
+
+def _pair(example: Example) -> Completion:
+    assert isinstance(example.content, Completion), "samples of seq2seq are pairs"
+    return example.content
