@@ -277,8 +277,9 @@ class _CaseRunner:
             (folder / kind).symlink_to(CONFIGS / kind)
 
     def profile(self, strategy: str) -> None:
-        """Measure fleet and model."""
-        self._profiled = self._run(strategy, StageSelection(from_stage="profile", until="profile"))
+        """Measure fleet and model, anew if they were."""
+        again = "profile" if self._profiled is not None else None
+        self._profiled = self._run(strategy, StageSelection(from_stage=again, until="profile"))
 
     def completed(self, strategy: str) -> CompletedRun:
         """Plan by the newest profile and train: twice, unless one training takes long."""
