@@ -1,9 +1,12 @@
 """Samples of each lane: which rows of the data it owns, and the inputs and labels of its micro-batches.
 
 Lanes without data of their own are dealt the rows of the training split, each to one lane; a single lane owns them all.
-Where data are local, the lane of a device owns all rows that lie on it. Lanes of a plan that follows another one, when
-devices are lost, keep the rows and seeds that the first plan gave them. A lane with fewer rows than a round has samples
-goes through them again, in a new order: its rounds cut the permutations of its own epochs into batches.
+Lanes of which a collector makes one step share every round's batch instead: each takes a piece of it, so that every
+block of the model learns from all rows. Where data are local, the lane of a device owns all rows that lie on it.
+
+Lanes of a plan that follows another one, when devices are lost, keep the rows and seeds that the first plan gave them.
+A lane with fewer rows than a round has samples goes through them again, in a new order: its rounds cut the permutations
+of its own epochs into batches.
 """
 
 import math
@@ -59,12 +62,32 @@ def lane_weights(plan: Plan, samples: Mapping[str, int]) -> dict[str, float]:
 
 
 def lane_rows(plan: Plan, lane: Lane, train_samples: int, seed: int) -> np.ndarray:
-    """Return the rows of the training split that a lane owns: int64 [samples]. plan: the first one."""
-    if len(plan.lanes) == 1:
+    """Return the rows of the training split that a lane draws from: int64 [samples]. plan: the first one."""
+    if len(plan.lanes) == 1 or shares_batches(plan):
         return np.arange(train_samples)
     dealt = np.random.Generator(np.random.PCG64([seed, train_samples])).permutation(train_samples)
     own = _dealt(plan, train_samples) == _number(plan, lane)
     return np.asarray(dealt[own], dtype=np.int64)
+
+
+def shares_batches(plan: Plan) -> bool:
+    """Return whether lanes take pieces of common batches, unless their data are local."""
+    return bool(plan.collector) and len(plan.lanes) > 1
+
+
+def lane_batch(plan: Plan, lane: Lane, rows: np.ndarray, seed: int, round: int, local: bool = False) -> np.ndarray:
+    """Return the rows of a lane's batch in a round, in order: int64 [samples]. plan: the first one.
+
+    rows: those that the lane draws from. seed: the run's. local: whether they lie on its device.
+    """
+    sizes = [plan.micro_batch_samples * plan.micro_batches_of(each) for each in plan.lanes]
+    number = _number(plan, lane)
+    if shares_batches(plan) and not local:
+        first = sum(sizes[:number])
+        drawn = batch_indices(len(rows), sum(sizes), seed, round)[first : first + sizes[number]]
+    else:
+        drawn = batch_indices(len(rows), sizes[number], lane_seed(plan, lane, seed), round)
+    return np.asarray(rows[drawn])
 
 
 def _dealt(plan: Plan, train_samples: int) -> np.ndarray:
@@ -89,11 +112,10 @@ class Batches:
         local: whether the folder holds this lane's samples alone.
         """
         self._data = PreparedData(folder)
-        self._plan = plan
+        self._plan, self._lane = plan, lane
         count = self._data.size("train")
         self._rows = np.arange(count) if local else lane_rows(plan, lane, count, seed)
-        self._batch_samples = plan.micro_batch_samples * plan.micro_batches_of(lane)
-        self._seed = lane_seed(plan, lane, seed)
+        self._seed, self._local = seed, local
         self._device = device
         self._indices = np.empty(0, dtype=np.int64)
         self._targets = 0
@@ -105,8 +127,7 @@ class Batches:
 
     def start_round(self, round: int, with_targets: bool) -> None:
         """Draw the round's batch; count its targets if this device computes the loss."""
-        drawn = batch_indices(len(self._rows), self._batch_samples, self._seed, round)
-        self._indices = self._rows[drawn]
+        self._indices = lane_batch(self._plan, self._lane, self._rows, self._seed, round, self._local)
         if with_targets:
             self._targets = count_targets(self._data.rows("train", self._indices)["labels"], self.task)
 
