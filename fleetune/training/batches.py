@@ -10,14 +10,14 @@ of its own epochs into batches.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from fleetune.contracts.plan import Lane, Plan
-from fleetune.data.prepared_data import PreparedData, batch_indices
+from fleetune.data.prepared_data import LABELS, PreparedData, batch_indices
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets
 
@@ -38,11 +38,15 @@ def _number(plan: Plan, lane: Lane) -> int:
 def lane_samples(plan: Plan, data_folder: Path, local: Mapping[str, int]) -> dict[str, int]:
     """Return the number of training samples that each lane owns; they are the weights of an average over lanes.
 
+    Of lanes that share batches, those of its piece.
+
     local: device -> number of the samples that lie on it; empty: the rows in `data_folder` are dealt. Refused: a lane
     without any.
     """
     if local:
         return {lane.name: local[lane.segments[0].devices[0]] for lane in plan.lanes}
+    if shares_batches(plan):
+        return {lane.name: plan.micro_batch_samples * plan.micro_batches_of(lane) for lane in plan.lanes}
     train_samples = PreparedData(data_folder).size("train")
     counts = np.bincount(_dealt(plan, train_samples), minlength=len(plan.lanes))
     found = {lane.name: int(count) for lane, count in zip(plan.lanes, counts, strict=True)}
@@ -129,22 +133,22 @@ class Batches:
         """Draw the round's batch; count its targets if this device computes the loss."""
         self._indices = lane_batch(self._plan, self._lane, self._rows, self._seed, round, self._local)
         if with_targets:
-            self._targets = count_targets(self._data.rows("train", self._indices)["labels"], self.task)
+            self._targets = count_targets(self._data.rows("train", self._indices, (LABELS,))[LABELS], self.task)
 
     @property
     def targets(self) -> int:
         """The number of targets in the whole batch."""
         return self._targets
 
-    def inputs(self, micro_batch: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
-        """Return model inputs by name, each of shape [samples of the span, ...]."""
-        rows = self._data.rows("train", self._span(micro_batch, span))
-        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items() if name != "labels"}
+    def inputs(self, micro_batch: int, span: tuple[int, int], names: Collection[str]) -> dict[str, torch.Tensor]:
+        """Return these inputs of the model by name, each of shape [samples of the span, ...]."""
+        rows = self._data.rows("train", self._span(micro_batch, span), names)
+        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items()}
 
     def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
         """Return the labels of the span."""
-        rows = self._data.rows("train", self._span(micro_batch, span))
-        return torch.from_numpy(rows["labels"]).to(self._device)
+        rows = self._data.rows("train", self._span(micro_batch, span), (LABELS,))
+        return torch.from_numpy(rows[LABELS]).to(self._device)
 
     def _span(self, micro_batch: int, span: tuple[int, int]) -> np.ndarray:
         start = micro_batch * self._plan.micro_batch_samples

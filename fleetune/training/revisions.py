@@ -152,7 +152,7 @@ class Revisions:
             return ""
         total, names = sum(self._owned.values()), f"{', '.join(out)} {'is' if len(out) == 1 else 'are'} left out"
         if shares_batches(self._task.plan.plan) and not self._task.local:
-            return f"{names}: of each round's batch, {sum(out.values())} of {total} samples are not trained on any more"
+            return f"{names}: {len(out)} of {len(self._owned)} pieces of each round's batch are trained on no more"
         return (
             f"{names}: {sum(out.values())} of {total} training "
             "samples are not trained on any more, and the others' lanes weigh by their own"
