@@ -140,10 +140,12 @@ class Batches:
         """The number of targets in the whole batch."""
         return self._targets
 
-    def inputs(self, micro_batch: int, span: tuple[int, int], names: Collection[str]) -> dict[str, torch.Tensor]:
-        """Return these inputs of the model by name, each of shape [samples of the span, ...]."""
+    def inputs(
+        self, micro_batch: int, span: tuple[int, int], names: Collection[str] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return inputs by name, each of shape [samples of the span, ...]. names: those that are read; None: all."""
         rows = self._data.rows("train", self._span(micro_batch, span), names)
-        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items()}
+        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items() if name != LABELS}
 
     def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
         """Return the labels of the span."""
