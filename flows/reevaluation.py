@@ -67,7 +67,9 @@ class Reevaluation:
         """The run of the evaluation, after other data were prepared. Refused: the data do not fit the model."""
         given = dict(self.given)
         if self.other_data:
-            prepared = api.run_with(context, self.config, StageSelection(until=PREPARE.name, rerun=self.past.id))
+            model = replace(self.config.model, cache_activations=False)  # nothing is trained on these
+            config = replace(self.config, model=model)
+            prepared = api.run_with(context, config, StageSelection(until=PREPARE.name, rerun=self.past.id))
             given["data"] = prepared.outputs["data"]
             check_fit(context.store, self.past.id, self.given["data"], given["data"])
         selection = StageSelection(only=EVALUATE.name, given=given, rerun=self.past.id, force=self.force)

@@ -20,6 +20,8 @@ class StageSpec:
     """Started as `python -m module --task task.json`."""
     config: tuple[str, ...] = ()
     """The slice of the run's config it reads: whole sections or single settings (`training.optimizer`)."""
+    unread: tuple[str, ...] = ()
+    """Settings of these sections that it does not read."""
     inputs: tuple[str, ...] = ()
     unkeyed_inputs: tuple[str, ...] = ()
     """Inputs whose digests are not part of its key: its outputs depend only on their `key_facts`, or not on them."""
@@ -111,6 +113,7 @@ TRAIN = StageSpec(
     version=2,
     module="stages.train",
     config=("model", "training"),
+    unread=("training.recompute",),  # the plan has what came of it
     local_config=("data.local",),
     inputs=("model", "data", "plan", "fleet", "profile"),
     unkeyed_inputs=("plan", "fleet", "profile"),
@@ -195,4 +198,7 @@ def config_slice(spec: StageSpec, config: Mapping[str, Any]) -> dict[str, Any]:
             source, target = source[section], target.setdefault(section, {})
         if path not in OPTIONAL or last in source:
             target[last] = source[last]
+    for path in spec.unread:
+        section, setting = path.split(".")
+        cut[section] = {name: value for name, value in cut[section].items() if name != setting}
     return cut

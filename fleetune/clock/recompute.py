@@ -29,17 +29,17 @@ def activations(profile: Profile, units: Sequence[Unit], recompute: bool) -> Act
     kept = again = 0
     for run in block_runs([unit.name for unit in units]):
         inside = sum(unit.activation_bytes for unit in units[run.first : run.end])
-        inputs = input_bytes(profile, start + run.first)
-        if run.block and inputs < inside:
-            kept, again = kept + inputs, max(again, inside)
-        else:
-            kept += inside
+        kept += min(inside, input_bytes(profile, start + run.first)) if run.block else inside
+        again = max(again, inside) if run.block else again
     return Activations(kept, again)
 
 
 def input_bytes(profile: Profile, place: int) -> int:
-    """Return the bytes per sample that enter unit number `place`; 0 for the first, which reads data."""
-    return profile.units[place - 1].output_bytes if place else 0
+    """Return the bytes per sample that enter unit number `place`.
+
+    A model whose first unit is a block reads stored activations, which are as large as those behind it.
+    """
+    return profile.units[place - 1 if place else 0].output_bytes
 
 
 def is_recomputed(units: Sequence[str]) -> list[bool]:

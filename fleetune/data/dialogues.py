@@ -88,9 +88,9 @@ def row_format(columns: Sequence[str], text_column: str, asked: str | None) -> s
     raise Refused(f"no {wanted[asked]} for data.format: {asked}; it has {', '.join(columns)}")
 
 
-def has_pairs(columns: Sequence[str], text_column: str, target_column: str) -> bool:
-    """Return whether rows are read as prompt and completion: they have both, and not the columns that were named."""
-    return not {text_column, target_column} <= set(columns) and {PROMPT, ANSWER} <= set(columns)
+def has_pairs(columns: Sequence[str], text_column: str) -> bool:
+    """Return whether rows are read as prompt and completion: they have both, and not the column of texts."""
+    return text_column not in columns and {PROMPT, ANSWER} <= set(columns)
 
 
 def read_pair(location: str, values: Mapping[str, Any], columns: tuple[str, str]) -> Completion:

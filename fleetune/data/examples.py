@@ -72,7 +72,7 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
 
 def _has_pairs(table: Table, source: DataSource, spec: InputSpec) -> bool:
     """Return whether rows for seq2seq are read as prompt and completion."""
-    return spec.task == SEQ2SEQ and has_pairs(table.columns, source.text_column, source.target_column)
+    return spec.task == SEQ2SEQ and has_pairs(table.columns, source.text_column)
 
 
 def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | None:

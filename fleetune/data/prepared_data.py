@@ -1,5 +1,6 @@
 """The `data` artifact: arrays on disk that devices map into memory, and the row order of training rounds."""
 
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,15 +131,17 @@ class PreparedData:
         """Shape of one training sample's part of an array, such as (tokens,) or (channels, height, width)."""
         return tuple(self._of("train")[array].shape[1:])
 
-    def rows(self, split: str, indices: Any) -> dict[str, Array]:
-        """Copy the given rows of every array, in the given order: ids, masks and labels as int64, pixels as stored.
+    def rows(self, split: str, indices: Any, names: Collection[str] | None = None) -> dict[str, Array]:
+        """Copy the given rows of every array, or of those of these names, in the given order: ids, masks and labels as
+        int64, pixels as stored.
 
         Text: input_ids, attention_mask (packed: position_ids) [rows, length]; images: pixel_values [rows, channels,
         height, width]; labels [rows] (causal-lm: [rows, length], -100 at positions that the loss ignores). For seq2seq
         decoder_input_ids and labels are [rows, target length].
         """
         chosen = np.asarray(indices, dtype=np.int64)
-        taken = {name: array[chosen] for name, array in self._of(split).items()}
+        wanted = {name: array for name, array in self._of(split).items() if names is None or name in names}
+        taken = {name: array[chosen] for name, array in wanted.items()}
         return {name: rows.astype(np.int64) if rows.dtype.kind in "iu" else rows for name, rows in taken.items()}
 
     def _of(self, split: str) -> dict[str, Array]:

@@ -86,6 +86,11 @@ def write_data(asked: Preparation, folder: Path) -> None:
             f"data: max_length is {request.max_length}, but the model has {spec.max_positions} positions; "
             f"set data.max_length to at most {spec.max_positions}"
         )
+    if spec.task == SEQ2SEQ and spec.max_positions is not None and (request.target_length or 0) > spec.max_positions:
+        raise Refused(
+            f"data: target_length is {request.target_length}, but the model has {spec.max_positions} positions; "
+            f"set data.target_length to at most {spec.max_positions}"
+        )
     source = open_source(request)
     check_task(request, source, spec)
     with _atomic_folder(folder) as part:

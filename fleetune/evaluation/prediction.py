@@ -125,7 +125,7 @@ class Predictor:
             check_ids(np.asarray(ids, dtype=np.int64), spec)
             settings = GenerationConfig(
                 do_sample=False,
-                max_new_tokens=self.new_tokens if turns else self._room(example, len(ids)),
+                max_new_tokens=self._room(example, 1 if turns else len(ids)),  # a start token, or the text itself
                 eos_token_id=ends or None,
                 pad_token_id=tokenizer.pad_token_id,
                 decoder_start_token_id=getattr(self.model.config, "decoder_start_token_id", None),

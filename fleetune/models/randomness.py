@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fleetune.errors import Refused
@@ -134,6 +135,19 @@ class ShardedDraws(TorchFunctionMode):
 
     def rand(self, func: Any, drawn: torch.Tensor, *size: Any, **kwargs: Any) -> torch.Tensor:
         return self._shard_of(drawn, torch.Tensor.uniform_ if func is torch.rand else torch.Tensor.normal_)
+
+
+class WithoutDropout(TorchFunctionMode):
+    """Dropout lets everything through, also where it was recorded as one of training."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (functional.dropout, torch.dropout):
+            return args[0] if args else kwargs["input"]
+        if func is functional.scaled_dot_product_attention:
+            args, kwargs = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args, {**kwargs}
+            kwargs.pop("dropout_p", None)
+        return func(*args, **kwargs)
 
 
 class PartDraws:

@@ -214,8 +214,9 @@ class SegmentRunner:
 
     def _as_computed(self, number: int, value: torch.Tensor) -> torch.Tensor:
         """Return an input of the graph, such as pixels, in the type that it was recorded in."""
-        is_input = self._copies is not None and self.graph.node(number).kind == g.INPUT
-        converted: torch.Tensor = in_type(value, computed_type(self.graph.compute)) if is_input else value
+        if self._copies is None or self.graph.node(number).kind != g.INPUT:
+            return value
+        converted: torch.Tensor = in_type(value, getattr(torch, self.graph.value(number).dtype))
         return converted
 
     def _run_recomputed(self, part: _Part, held: dict[int, Any], run: Callable[[_Part, dict[int, Any]], None]) -> None:

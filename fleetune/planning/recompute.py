@@ -13,7 +13,8 @@ from fleetune.clock.recompute import input_bytes
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import DeviceTimes
 from fleetune.contracts.training_request import ALWAYS, AUTO, NEVER
-from fleetune.errors import Infeasible
+from fleetune.errors import Infeasible, Refused
+from fleetune.formatting import exact_size
 from fleetune.planning.plan_result import lower_bound_s
 from fleetune.planning.strategy import Problem, free_bytes
 from fleetune.program.blocks import Run, block_runs
@@ -39,19 +40,20 @@ def within_memory(problem: Problem, find: Find) -> PlanResult:
             return kept
     try:
         found = _recomputed(find(recomputing(problem)), problem)
-    except Infeasible as error:
+    except (Infeasible, Refused) as error:  # refused: what was asked for needs cuts inside blocks
         if kept is not None:
             return kept
-        if problem.recompute == AUTO and str(error) == str(short):
+        if problem.recompute == AUTO and (isinstance(error, Refused) or str(error) == str(short)):
             raise short from None
-        raise Infeasible(f"{error}; activations are already recomputed in the backward") from None
+        raise type(error)(f"{error}; activations are already recomputed in the backward") from None
     return found if kept is None or found.objective < kept.objective else kept
 
 
 def memory_may_bind(problem: Problem) -> bool:
-    """Return whether some device lacks memory for all units with as many kept micro-batches as any pipeline keeps."""
-    profile = problem.profile
-    kept = min(problem.micro_batches, 2 * len(problem.fleet.devices))
+    """Return whether some device lacks memory for all units, with as many kept micro-batches as any pipeline keeps in
+    as many lanes as there may be."""
+    profile, devices = problem.profile, len(problem.fleet.devices)
+    kept = min(problem.micro_batches, 2 * devices) * devices
     most_bytes = segment_bytes(
         profile.units,
         trained=profile.units,
@@ -97,9 +99,16 @@ def _with_forwards(times: DeviceTimes, runs: list[Run], reserved_bytes: int) -> 
 
 
 def _recomputed(result: PlanResult, problem: Problem) -> PlanResult:
-    """Return a plan that was made for a recomputing problem as a plan of the problem itself."""
+    """Return a plan that was made for a recomputing problem as a plan of the problem itself.
+
+    Infeasible where it does not fit after all: strategies that train a part of a block alone count less for it.
+    """
     clock = Clock(problem.fleet, problem.profile)
     plan = everywhere(result.plan, recompute=True)
+    for name in plan.devices:
+        missing = clock.memory_bytes(plan, name) - problem.fleet.device(name).memory_bytes
+        if missing > 0:
+            raise Infeasible(f"device {name} lacks {exact_size(missing)} for its segments; give it more memory")
     if problem.recompute != ALWAYS:
         plan = _where_needed(plan, clock)
     objective = clock.round_s(plan)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+import psutil
 import torch
 from torch import nn
 
@@ -14,14 +15,16 @@ from fleetune.contracts.task import Progress
 from fleetune.data.prepared_data import INFO, Array, ArrayInfo, PreparedData
 from fleetune.data.splits import TRAIN
 from fleetune.errors import Refused
-from fleetune.formatting import megabytes
+from fleetune.formatting import gigabytes, megabytes
 from fleetune.models.frozen_prefix import FrozenPrefix, frozen_prefix, without_prefix
 from fleetune.models.graph import Graph
 from fleetune.models.meta_run import without_device
+from fleetune.models.randomness import WithoutDropout
 from fleetune.models.segment import SegmentRunner
+from fleetune.models.units import state_by_unit
 from fleetune.models.weights import WeightReader
 
-BATCH_SAMPLES = 32
+BATCH_SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +43,15 @@ def cache_activations(model: CachedModel, data_folder: Path) -> Graph:
 
     The prefix runs as in evaluation, without dropout. Refused: nothing is frozen.
     """
-    prefix = frozen_prefix(model.graph, model.module())
+    skeleton = model.module()
+    prefix = frozen_prefix(model.graph, skeleton)
     if prefix is None:
         raise Refused(
-            "model: cache_activations is set, but training changes the first units of the model; freeze them with "
-            "model.freeze, give adapters to later blocks alone (model.lora.targets), or leave cache_activations out"
+            "model: cache_activations is set, but no first units of the model are frozen whose results can be divided "
+            "by samples; freeze more with model.freeze, give adapters to later blocks alone (model.lora.targets), or "
+            "leave cache_activations out"
         )
+    _check_memory(model.graph, skeleton, prefix)
     data = PreparedData(data_folder)
     stored = tuple(_write(model, prefix, data))
     size_bytes = sum(np.dtype(each.dtype).itemsize * int(np.prod(each.shape)) for each in stored)
@@ -60,6 +66,22 @@ def cache_activations(model: CachedModel, data_folder: Path) -> Graph:
     return without_prefix(model.graph, prefix)
 
 
+def _check_memory(graph: Graph, skeleton: nn.Module, prefix: FrozenPrefix) -> None:
+    """Refuse a prefix whose weights this machine's memory cannot hold."""
+    state, named = (
+        state_by_unit(graph, skeleton),
+        {**dict(skeleton.named_parameters()), **dict(skeleton.named_buffers())},
+    )
+    names = {name for unit in graph.units[: prefix.count] for name in state[unit.name]}
+    needed = sum(named[name].numel() * named[name].element_size() for name in names if name in named)
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise Refused(
+            f"model: the frozen first units take {gigabytes(needed, 1)}, and {gigabytes(free, 1)} of this machine's "
+            "memory are free; run it where there is more, or leave cache_activations out"
+        )
+
+
 def _write(model: CachedModel, prefix: FrozenPrefix, data: PreparedData) -> list[ArrayInfo]:
     """Write one array per stored value, batch by batch; a half-written one is never listed."""
     names = tuple(unit.name for unit in model.graph.units[: prefix.count])
@@ -72,10 +94,16 @@ def _write(model: CachedModel, prefix: FrozenPrefix, data: PreparedData) -> list
     try:
         for first in range(0, samples, BATCH_SAMPLES):
             indices = range(first, min(first + BATCH_SAMPLES, samples))
-            rows = data.rows(TRAIN, list(indices))
+            rows = data.rows(TRAIN, list(indices), segment.graph.inputs)
             given = {n: torch.from_numpy(rows[name]) for name, n in segment.graph.inputs.items() if name in rows}
-            with torch.no_grad():
+            before = torch.random.get_rng_state()
+            with torch.no_grad(), WithoutDropout():
                 made = segment.run(given, len(indices))
+            if not torch.equal(before, torch.random.get_rng_state()):
+                raise Refused(
+                    "model: its frozen first units draw random numbers that are no dropout, such as stochastic depth, "
+                    "so that their activations differ from round to round; leave cache_activations out"
+                )
             for name, number in prefix.cached.items():
                 array = _as_array(made[number])
                 if name not in files:

@@ -14,8 +14,6 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from fleetune.contracts.input_spec import IGNORE_INDEX
@@ -29,6 +27,7 @@ from fleetune.models.graph import Graph
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import FLOAT32_BYTES, count_targets, loss_sum
 from fleetune.models.meta_run import without_device
+from fleetune.models.randomness import WithoutDropout
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import saved_configuration
 from fleetune.preparation.packing_check import check_packing
@@ -210,19 +209,6 @@ def _check_loss(found: tuple[float, torch.Tensor] | None, samples: Samples) -> N
             f"model: its own loss is {own:.6g}, where the cross entropy of {samples.task} is {mean:.6g}; only the "
             "latter can be trained here. If a setting adds to its loss, switch that off in model.config"
         )
-
-
-class WithoutDropout(TorchFunctionMode):
-    """Dropout lets everything through, so that samples can change places."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in (functional.dropout, torch.dropout):
-            return args[0] if args else kwargs["input"]
-        if func is functional.scaled_dot_product_attention:
-            args, kwargs = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args, {**kwargs}
-            kwargs.pop("dropout_p", None)
-        return func(*args, **kwargs)
 
 
 def _bounds(pair: _Pair, samples: Samples, scale: Mapping[str, float]) -> dict[str, float]:

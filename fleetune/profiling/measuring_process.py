@@ -8,7 +8,7 @@ import json
 import statistics
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -178,15 +178,15 @@ def _first_block(graph: Graph, module: nn.Module, config: PretrainedConfig) -> H
 def _timed_data(data: PreparedData, graph: Graph, device: torch.device) -> TimedData:
     """Inputs, labels and loss of the first training samples, as a worker reads and computes them."""
 
-    def rows(size: int) -> dict[str, Array]:
-        return data.rows("train", np.arange(size) % data.size("train"))
+    def rows(size: int, names: Collection[str]) -> dict[str, Array]:
+        return data.rows("train", np.arange(size) % data.size("train"), names)
 
     def inputs(size: int) -> Values:
-        found = rows(size)
+        found = rows(size, graph.inputs)
         return {n: torch.from_numpy(found[name]).to(device) for name, n in graph.inputs.items() if name in found}
 
     def loss(size: int, output: torch.Tensor) -> torch.Tensor:
-        mean = loss_sum(output, torch.from_numpy(rows(size)[LABELS]).to(device), data.task) / size
+        mean = loss_sum(output, torch.from_numpy(rows(size, (LABELS,))[LABELS]).to(device), data.task) / size
         float(mean.detach())  # a worker reports it
         return mean
 

@@ -1,20 +1,23 @@
 """Samples of each lane: which rows of the data it owns, and the inputs and labels of its micro-batches.
 
 Lanes without data of their own are dealt the rows of the training split, each to one lane; a single lane owns them all.
-Where data are local, the lane of a device owns all rows that lie on it. Lanes of a plan that follows another one, when
-devices are lost, keep the rows and seeds that the first plan gave them. A lane with fewer rows than a round has samples
-goes through them again, in a new order: its rounds cut the permutations of its own epochs into batches.
+Lanes of which a collector makes one step share every round's batch instead: each takes a piece of it, so that every
+block of the model learns from all rows. Where data are local, the lane of a device owns all rows that lie on it.
+
+Lanes of a plan that follows another one, when devices are lost, keep the rows and seeds that the first plan gave them.
+A lane with fewer rows than a round has samples goes through them again, in a new order: its rounds cut the permutations
+of its own epochs into batches.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from fleetune.contracts.plan import Lane, Plan
-from fleetune.data.prepared_data import PreparedData, batch_indices
+from fleetune.data.prepared_data import LABELS, PreparedData, batch_indices
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets
 
@@ -35,11 +38,15 @@ def _number(plan: Plan, lane: Lane) -> int:
 def lane_samples(plan: Plan, data_folder: Path, local: Mapping[str, int]) -> dict[str, int]:
     """Return the number of training samples that each lane owns; they are the weights of an average over lanes.
 
+    Of lanes that share batches, those of its piece.
+
     local: device -> number of the samples that lie on it; empty: the rows in `data_folder` are dealt. Refused: a lane
     without any.
     """
     if local:
         return {lane.name: local[lane.segments[0].devices[0]] for lane in plan.lanes}
+    if shares_batches(plan):
+        return {lane.name: plan.micro_batch_samples * plan.micro_batches_of(lane) for lane in plan.lanes}
     train_samples = PreparedData(data_folder).size("train")
     counts = np.bincount(_dealt(plan, train_samples), minlength=len(plan.lanes))
     found = {lane.name: int(count) for lane, count in zip(plan.lanes, counts, strict=True)}
@@ -59,12 +66,32 @@ def lane_weights(plan: Plan, samples: Mapping[str, int]) -> dict[str, float]:
 
 
 def lane_rows(plan: Plan, lane: Lane, train_samples: int, seed: int) -> np.ndarray:
-    """Return the rows of the training split that a lane owns: int64 [samples]. plan: the first one."""
-    if len(plan.lanes) == 1:
+    """Return the rows of the training split that a lane draws from: int64 [samples]. plan: the first one."""
+    if len(plan.lanes) == 1 or shares_batches(plan):
         return np.arange(train_samples)
     dealt = np.random.Generator(np.random.PCG64([seed, train_samples])).permutation(train_samples)
     own = _dealt(plan, train_samples) == _number(plan, lane)
     return np.asarray(dealt[own], dtype=np.int64)
+
+
+def shares_batches(plan: Plan) -> bool:
+    """Return whether lanes take pieces of common batches, unless their data are local."""
+    return bool(plan.collector) and len(plan.lanes) > 1
+
+
+def lane_batch(plan: Plan, lane: Lane, rows: np.ndarray, seed: int, round: int, local: bool = False) -> np.ndarray:
+    """Return the rows of a lane's batch in a round, in order: int64 [samples]. plan: the first one.
+
+    rows: those that the lane draws from. seed: the run's. local: whether they lie on its device.
+    """
+    sizes = [plan.micro_batch_samples * plan.micro_batches_of(each) for each in plan.lanes]
+    number = _number(plan, lane)
+    if shares_batches(plan) and not local:
+        first = sum(sizes[:number])
+        drawn = batch_indices(len(rows), sum(sizes), seed, round)[first : first + sizes[number]]
+    else:
+        drawn = batch_indices(len(rows), sizes[number], lane_seed(plan, lane, seed), round)
+    return np.asarray(rows[drawn])
 
 
 def _dealt(plan: Plan, train_samples: int) -> np.ndarray:
@@ -89,11 +116,10 @@ class Batches:
         local: whether the folder holds this lane's samples alone.
         """
         self._data = PreparedData(folder)
-        self._plan = plan
+        self._plan, self._lane = plan, lane
         count = self._data.size("train")
         self._rows = np.arange(count) if local else lane_rows(plan, lane, count, seed)
-        self._batch_samples = plan.micro_batch_samples * plan.micro_batches_of(lane)
-        self._seed = lane_seed(plan, lane, seed)
+        self._seed, self._local = seed, local
         self._device = device
         self._indices = np.empty(0, dtype=np.int64)
         self._targets = 0
@@ -105,25 +131,26 @@ class Batches:
 
     def start_round(self, round: int, with_targets: bool) -> None:
         """Draw the round's batch; count its targets if this device computes the loss."""
-        drawn = batch_indices(len(self._rows), self._batch_samples, self._seed, round)
-        self._indices = self._rows[drawn]
+        self._indices = lane_batch(self._plan, self._lane, self._rows, self._seed, round, self._local)
         if with_targets:
-            self._targets = count_targets(self._data.rows("train", self._indices)["labels"], self.task)
+            self._targets = count_targets(self._data.rows("train", self._indices, (LABELS,))[LABELS], self.task)
 
     @property
     def targets(self) -> int:
         """The number of targets in the whole batch."""
         return self._targets
 
-    def inputs(self, micro_batch: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
-        """Return model inputs by name, each of shape [samples of the span, ...]."""
-        rows = self._data.rows("train", self._span(micro_batch, span))
-        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items() if name != "labels"}
+    def inputs(
+        self, micro_batch: int, span: tuple[int, int], names: Collection[str] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return inputs by name, each of shape [samples of the span, ...]. names: those that are read; None: all."""
+        rows = self._data.rows("train", self._span(micro_batch, span), names)
+        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items() if name != LABELS}
 
     def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
         """Return the labels of the span."""
-        rows = self._data.rows("train", self._span(micro_batch, span))
-        return torch.from_numpy(rows["labels"]).to(self._device)
+        rows = self._data.rows("train", self._span(micro_batch, span), (LABELS,))
+        return torch.from_numpy(rows[LABELS]).to(self._device)
 
     def _span(self, micro_batch: int, span: tuple[int, int]) -> np.ndarray:
         start = micro_batch * self._plan.micro_batch_samples

@@ -12,7 +12,7 @@ from fleetune.formatting import size
 from fleetune.recovery.holdings import INITIAL, needs_of
 from fleetune.recovery.protocol import Layout, Move
 from fleetune.recovery.transfers import Item
-from fleetune.training.batches import lane_samples
+from fleetune.training.batches import lane_samples, shares_batches
 from fleetune.training.migration import LinkRates
 from fleetune.training.roles import savers_of
 from fleetune.training.task import TrainingTask
@@ -150,9 +150,11 @@ class Revisions:
         out = {lane: samples for lane, samples in self._owned.items() if lane not in lanes} if self._has_lanes else {}
         if not out:
             return ""
-        total = sum(self._owned.values())
+        total, names = sum(self._owned.values()), f"{', '.join(out)} {'is' if len(out) == 1 else 'are'} left out"
+        if shares_batches(self._task.plan.plan) and not self._task.local:
+            return f"{names}: {len(out)} of {len(self._owned)} pieces of each round's batch are trained on no more"
         return (
-            f"{', '.join(out)} {'is' if len(out) == 1 else 'are'} left out: {sum(out.values())} of {total} training "
+            f"{names}: {sum(out.values())} of {total} training "
             "samples are not trained on any more, and the others' lanes weigh by their own"
         )
 

@@ -86,7 +86,7 @@ class TrainingSeat:
         graph = self.runner.graph
         if self.seat.is_first:
             assert self.batches is not None, "a first segment reads inputs"
-            given = self.batches.inputs(micro_batch, self.seat.span)
+            given = self.batches.inputs(micro_batch, self.seat.span, graph.inputs)
             return {number: given[name] for name, number in graph.inputs.items() if name in given}
         values: Values = {}
         for number in self.runner.input_values:

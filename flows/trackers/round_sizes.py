@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.plan import Plan
-from fleetune.data.prepared_data import MASK, POSITIONS, PreparedData, batch_indices
+from fleetune.data.prepared_data import DECODER_IDS, LABELS, MASK, POSITIONS, PreparedData, batch_indices
 
 
 class RoundSizes:
@@ -29,10 +30,12 @@ class RoundSizes:
         """Return the real tokens of a round; None for images, and where lanes own samples."""
         if self._data is None:
             return None
-        rows = self._data.rows("train", batch_indices(self._data.size("train"), self.samples, self._seed, round))
+        drawn = batch_indices(self._data.size("train"), self.samples, self._seed, round)
+        rows = self._data.rows("train", drawn, (MASK, POSITIONS, DECODER_IDS, LABELS))
         if POSITIONS in rows:
             return _packed_tokens(rows[POSITIONS])
-        return int(rows[MASK].sum()) if MASK in rows else None
+        written = int((rows[LABELS] != IGNORE_INDEX).sum()) if DECODER_IDS in rows else 0
+        return int(rows[MASK].sum()) + written if MASK in rows else None
 
 
 def _packed_tokens(positions: np.ndarray) -> int:

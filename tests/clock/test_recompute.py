@@ -38,6 +38,12 @@ def test_a_block_keeps_its_inputs_and_one_is_computed_again() -> None:
     assert activations(PROFILE, [], recompute=True) == Activations(0)
 
 
+def test_a_first_unit_that_is_a_block_keeps_stored_activations() -> None:
+    """Its inputs are data, as large as what leaves it: 200 bytes of 600."""
+    stored = replace(PROFILE, units=PROFILE.units[1:])
+    assert activations(stored, stored.units[:2], recompute=True) == Activations(200, again=600)
+
+
 def test_memory_and_time_of_a_segment_that_recomputes() -> None:
     """Three kept micro-batches of 2 samples: 6 times what is kept, 2 times what is computed again; a backward takes the
     forwards of its blocks longer, and no other device's time changes."""

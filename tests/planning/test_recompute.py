@@ -7,11 +7,11 @@ from hypothesis import given, settings
 
 from fleetune import planning
 from fleetune.clock import Clock
-from fleetune.contracts.plan import Plan
+from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.training_request import ALWAYS, AUTO, NEVER
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem
-from fleetune.planning.recompute import everywhere, memory_may_bind, recomputing
+from fleetune.planning.recompute import everywhere, memory_may_bind, recomputing, within_memory
 from fleetune.planning.revision import Reviser
 from tests.clock import fleets
 from tests.planning import instances
@@ -140,6 +140,21 @@ def test_a_plan_after_a_loss_recomputes_if_it_must() -> None:
     assert flags(found.plan) == [True] and found.plan.devices == ("a",)
     with pytest.raises(Infeasible):
         Reviser(problem=replace(following, recompute=NEVER))(everywhere(first.plan, recompute=False), ["b"])
+
+
+def test_a_plan_that_needs_cuts_inside_blocks_is_kept() -> None:
+    """Bug: cuts that a user has asked for are refused where blocks recompute, and with them the plan that was found."""
+    calls = []
+
+    def find(posed: Problem) -> PlanResult:
+        calls.append(posed)
+        if len(calls) > 1:
+            raise Refused("the model cannot be cut after unit layer.0.attention")
+        return planning.solve("single", replace(posed, recompute=NEVER))
+
+    tight = problem(50 + WEIGHTS + 4 * (100 + 6 * 900))
+    assert memory_may_bind(tight)
+    assert flags(within_memory(tight, find).plan) == [False] and len(calls) == 2
 
 
 def test_an_unknown_setting_is_refused() -> None:

@@ -14,9 +14,9 @@ from torch import nn
 
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.training_request import TrainingRequest
-from fleetune.data.prepared_data import PreparedData, batch_indices
+from fleetune.data.prepared_data import PreparedData
 from fleetune.models.randomness import unit_seed
-from fleetune.training.batches import lane_rows, lane_seed
+from fleetune.training.batches import lane_batch, lane_rows, lane_samples, lane_seed
 from tests.training.plain_half import compute_in_half
 from tests.training.runs import Prepared
 from tests.training.unsplit_training import Control
@@ -31,6 +31,8 @@ class LaneModel:
         self.data = PreparedData(local or ready.folders.data)
         count = self.data.size("train")
         self.rows = lane_rows(plan, plan.lanes[lane], count, ready.seed) if local is None else np.arange(count)
+        self.samples = len(self.rows) if local else lane_samples(plan, ready.folders.data, {})[plan.lanes[lane].name]
+        self.lane, self.local, self.run_seed = plan.lanes[lane], local is not None, ready.seed
         self.seed = lane_seed(plan, plan.lanes[lane], ready.seed)
         self.plan, self.here = plan, {"round": 0, "micro_batch": 0}
         self.micro_batches = plan.lanes[lane].micro_batches or plan.micro_batches
@@ -40,8 +42,7 @@ class LaneModel:
 
     def backward(self, round: int) -> float:
         """Add the gradients of the lane's batch of a round to the model's; return the mean loss."""
-        samples = self.plan.micro_batch_samples * self.micro_batches
-        drawn = self.rows[batch_indices(len(self.rows), samples, self.seed, round)]
+        drawn = lane_batch(self.plan, self.lane, self.rows, self.run_seed, round, self.local)
         rows = {k: torch.from_numpy(v) for k, v in self.data.rows("train", drawn).items()}
         total, size = 0.0, self.plan.micro_batch_samples
         for micro_batch in range(self.micro_batches):
@@ -92,7 +93,7 @@ def train_by_blocks(
     """
     optimizer = optimizer_of([p for p in whole.parameters() if p.requires_grad], training)
     control = Control()
-    sizes = [len(lane.rows) for lane in lanes]
+    sizes = [lane.samples for lane in lanes]
     for round in range(training.rounds):
         losses = []
         for lane, block in zip(lanes, blocks[::-1] if round in swapped else blocks, strict=True):

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 
 from fleetune.contracts.plan import Gate, Lane, LinkUse, Plan, Segment, Share
+from fleetune.data.prepared_data import batch_indices
 from fleetune.errors import Refused
 from fleetune.program import lower, sample_transfers, seats_of
-from fleetune.training.batches import lane_rows
+from fleetune.training.batches import lane_batch, lane_rows, lane_seed
 from fleetune.training.coordinator import validate_supported
 from fleetune.training.gradients import tied_holders
 from tests.clock import fleets, ticks
@@ -175,3 +176,22 @@ def test_rows_are_dealt_in_proportion_to_micro_batches() -> None:
     assert sorted(np.concatenate(rows)) == list(range(61)) and [len(r) for r in rows] == [31, 10, 20]
     order = np.stack([lane_rows(whole, lane, 60, seed=4) for lane in whole.lanes], axis=1).reshape(-1)
     assert np.array_equal(order, np.random.Generator(np.random.PCG64([4, 60])).permutation(60))
+
+
+def test_lanes_of_a_collector_take_pieces_of_one_batch() -> None:
+    """An epoch of all lanes together has every row once, and a lane meets other rows in the next epoch; where data are
+    local, each lane draws from its own."""
+    lanes = tuple(replace(PLAN.lanes[0], name=name) for name in "xyz")
+    whole = replace(PLAN, micro_batches=2, micro_batch_samples=5, lanes=lanes, collector="s")
+    rows = [lane_rows(whole, lane, 60, seed=4) for lane in whole.lanes]
+    assert all(np.array_equal(each, np.arange(60)) for each in rows)
+
+    def batch(lane: Lane, round: int) -> list[int]:
+        return lane_batch(whole, lane, np.arange(60), 4, round).tolist()
+
+    epoch = [row for round in range(2) for lane in whole.lanes for row in batch(lane, round)]
+    assert sorted(epoch) == list(range(60))
+    first, second = ({row for round in rounds for row in batch(lanes[0], round)} for rounds in ((0, 1), (2, 3)))
+    assert len(first) == len(second) == 20 and first != second
+    own = lane_batch(whole, lanes[1], np.arange(20), 4, 0, local=True)
+    assert np.array_equal(own, batch_indices(20, 10, lane_seed(whole, lanes[1], 4), 0))

@@ -97,7 +97,7 @@ def test_the_decoder_reads_what_transformers_gives_it(name: str, tmp_path: Path)
 
 
 def test_rows_may_have_prompt_and_completion(tmp_path: Path) -> None:
-    """As sets for instructions have them, if the columns of the config are not there."""
+    """As sets for instructions have them, if there is no column of the config's texts."""
     rows = [{"prompt": row["text"], "completion": row["target"]} for row in PAIRS]
     source = json_lines(tmp_path / "pairs.jsonl", rows)
     model = ModelRequest(task="seq2seq", config=T5)
@@ -127,6 +127,14 @@ def test_targets_that_a_model_begins_otherwise_are_refused(tmp_path: Path) -> No
     config = {**BART, "model_type": "mbart", "decoder_start_token_id": 1}
     with pytest.raises(Refused, match="begins what it writes with other tokens"):
         prepare(preparation_task(tmp_path, ModelRequest(task="seq2seq", config=config), data(tmp_path)))
+
+
+def test_targets_beyond_the_models_positions_are_refused(tmp_path: Path) -> None:
+    """The sentence names the setting and its largest value."""
+    source = json_lines(tmp_path / "pairs.jsonl", PAIRS)
+    asked = DataRequest(source=str(source), max_length=20, target_length=65)
+    with pytest.raises(Refused, match="data.target_length to at most 64"):
+        prepared(ModelRequest(task="seq2seq", config=BART), asked, tmp_path)
 
 
 def test_a_preview_shows_what_is_read_and_what_is_written(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ Deviations: times are measured, forward through the whole model and backward dow
 of a device is its measured rate to the server when alone; link latency counts; blocks are the model's own, joined
 evenly if there are more of them than devices, and trained units around them (embeddings, head) belong to the nearest
 block. The clock also counts the broadcast of parameters from the server, which the paper leaves out. Every device
-trains on its own data: training.batch_samples is per device.
+trains on its own batches, of training.batch_samples samples each: of data of its own, or of pieces of common batches.
 """
 
 from collections.abc import Collection, Sequence
