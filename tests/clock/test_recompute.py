@@ -40,7 +40,7 @@ def test_a_block_keeps_its_inputs_and_one_is_computed_again() -> None:
 
 def test_a_first_unit_that_is_a_block_keeps_stored_activations() -> None:
     """Its inputs are data, as large as what leaves it: 200 bytes of 600."""
-    stored = replace(PROFILE, units=PROFILE.units[1:])
+    stored = fleets.profile(UNITS[1:], fleets.PACES)
     assert activations(stored, stored.units[:2], recompute=True) == Activations(200, again=600)
 
 

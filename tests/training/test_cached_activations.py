@@ -105,44 +105,6 @@ def test_adapters_of_the_last_block_train_on_stored_activations(tmp_path: Path) 
     assert found.within(FP32), found.found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_dropout_between_modules_is_off_too(name: str, tmp_path: Path) -> None:
-    """Bug: units of granularity `layer` call torch's own dropout and attention, whose mode is part of the recording, so
-    that one mask of training was stored with each sample."""
-    plain, stored = both(name, tmp_path, precision="float64", granularity="layer")
-    training = request(rounds=3, optimizer="sgd", learning_rate=1e-2)
-    run = cut_run(stored, plan(stored.units, [], [[8]]), training, tmp_path / "run")
-    whole = in_evaluation(whole_model(plain), _blocks(name))
-    data = PreparedData(plain.folders.data)
-    theirs = train_unsplit(whole, data, training, plain.seed, stored.units, Order([(0, 8)]))
-    assert difference(plain, run, theirs).tensor < FP64
-
-
-def _blocks(name: str) -> list[str]:
-    """The frozen modules of FROZEN."""
-    return {
-        "bert": ["bert.embeddings", "bert.encoder.layer.0"],
-        "gpt2": ["transformer.wte", "transformer.wpe", "transformer.drop", "transformer.h.0"],
-    }[name]
-
-
-def test_units_that_draw_other_numbers_than_dropout_are_refused(tmp_path: Path) -> None:
-    """Stochastic depth leaves whole branches out, which no mask of ones replaces."""
-    family = BY_NAME["vit"]
-    config = {"model_type": "swin", "embed_dim": 16, "depths": [1, 1], "num_heads": [1, 1], "image_size": 32,
-              "patch_size": 4, "window_size": 4, "drop_path_rate": 0.5, "num_channels": 1}  # fmt: skip
-    model = ModelRequest(
-        task=family.task,
-        config=config,
-        granularity="layer",
-        freeze=("swin.embeddings", r"swin\.encoder\.layers\.0"),
-        cache_activations=True,
-    )
-    with pytest.raises(Refused, match="random numbers"):
-        cached(model, data_request(family, tmp_path), tmp_path / "cached")
-
-
 def test_masks_and_positions_are_computed_and_not_stored(tmp_path: Path) -> None:
     """Of what crosses the cut only the hidden state depends on weights; the mask comes from the ids' own array."""
     _, stored = both("bert", tmp_path)
@@ -155,9 +117,14 @@ def test_masks_and_positions_are_computed_and_not_stored(tmp_path: Path) -> None
     assert "stored" in data.info.notes[-1] and "dropout" in data.info.notes[-1]
 
 
-def test_every_sample_has_the_activations_of_its_own_row(tmp_path: Path) -> None:
-    """Row k of the array is what the frozen units make of row k alone, in evaluation."""
-    plain, stored = both("bert", tmp_path)
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+def test_every_sample_has_the_activations_of_its_own_row(granularity: str, tmp_path: Path) -> None:
+    """Row k of the array is what the frozen units make of row k alone, in evaluation.
+
+    Bug: units of granularity `layer` call torch's own dropout and attention, whose mode is part of the recording, so
+    that one mask of training was stored with each sample.
+    """
+    plain, stored = both("bert", tmp_path, granularity=granularity)
     data = PreparedData(stored.folders.data)
     rows = data.rows("train", [17])
     model = whole_model(plain).eval()

@@ -182,16 +182,16 @@ def test_lanes_of_a_collector_take_pieces_of_one_batch() -> None:
     """An epoch of all lanes together has every row once, and a lane meets other rows in the next epoch; where data are
     local, each lane draws from its own."""
     lanes = tuple(replace(PLAN.lanes[0], name=name) for name in "xyz")
-    whole = replace(PLAN, micro_batches=2, micro_batch_samples=5, lanes=lanes, collector="s")
-    rows = [lane_rows(whole, lane, 60, seed=4) for lane in whole.lanes]
-    assert all(np.array_equal(each, np.arange(60)) for each in rows)
+    whole = replace(PLAN, micro_batches=2, lanes=lanes, collector="s")
+    rows = [lane_rows(whole, lane, 48, seed=4) for lane in whole.lanes]
+    assert all(np.array_equal(each, np.arange(48)) for each in rows)
 
     def batch(lane: Lane, round: int) -> list[int]:
-        return lane_batch(whole, lane, np.arange(60), 4, round).tolist()
+        return lane_batch(whole, lane, np.arange(48), 4, round).tolist()
 
     epoch = [row for round in range(2) for lane in whole.lanes for row in batch(lane, round)]
-    assert sorted(epoch) == list(range(60))
+    assert sorted(epoch) == list(range(48))
     first, second = ({row for round in rounds for row in batch(lanes[0], round)} for rounds in ((0, 1), (2, 3)))
-    assert len(first) == len(second) == 20 and first != second
+    assert len(first) == len(second) == 16 and first != second
     own = lane_batch(whole, lanes[1], np.arange(20), 4, 0, local=True)
-    assert np.array_equal(own, batch_indices(20, 10, lane_seed(whole, lanes[1], 4), 0))
+    assert np.array_equal(own, batch_indices(20, 8, lane_seed(whole, lanes[1], 4), 0))
