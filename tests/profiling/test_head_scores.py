@@ -177,7 +177,10 @@ def test_micro_batches_are_those_of_training(vit: Ready) -> None:
     assert losses == pytest.approx([np.log(10) / 3] * 3)
     lane = SimpleNamespace(name="main")
     plan = SimpleNamespace(
-        micro_batch_samples=MICRO_BATCH, lanes=(lane,), micro_batches_of=lambda lane: BATCH // MICRO_BATCH
+        micro_batch_samples=MICRO_BATCH,
+        lanes=(lane,),
+        micro_batches_of=lambda lane: BATCH // MICRO_BATCH,
+        collector="",
     )
     batches = Batches(vit.folders.data, plan, lane, SEED, torch.device("cpu"))  # type: ignore[arg-type]
     batches.start_round(0, with_targets=True)
