@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,7 @@ class _Worker:
         if not held.settled or due(commit) != held.prepared:
             return
         running = held.apply(commit)
-        for done in set(self._saved) - set(commit["kept"]):
+        for done in outdated(self._saved, commit["kept"], commit["round"]):
             delete_checkpoint(checkpoint_folder(Path(self._task.work), done))
             self._saved.remove(done)
         if commit["checkpoint"] and running.state.is_saved_here:
@@ -221,6 +221,15 @@ class _Worker:
                     os._exit(OUT_OF_MEMORY_EXIT_CODE)  # the coordinator reports the device's memory
                 why = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
                 self._exchange.send_control("failed", {"why": why[:2000], "exit_code": TryAgain.exit_code})
+
+
+def outdated(saved: Collection[int], kept: Collection[int], round: int) -> set[int]:
+    """Return the checkpoints that a worker deletes with the commit of a round: by the rounds that are in them.
+
+    kept: those that the coordinator needed when it sent the commit. One of the state after the commit may have been
+    asked for since, and its request overtakes the commit: `saved` may have it already.
+    """
+    return {done for done in set(saved) - set(kept) if done <= round}
 
 
 def _exit_abandoned(exchange: Exchange, why: str) -> None:

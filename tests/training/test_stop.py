@@ -27,6 +27,7 @@ from fleetune.recovery.holdings import Version
 from fleetune.training.exchange import FIRST_ATTEMPT
 from fleetune.training.measurements import encode_rows
 from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.worker import outdated
 from fleetune.training.worker_group import WorkerGroup
 from fleetune.training.worker_state import CommittedState
 from tests.training.fake_workers import FakeLauncher, FakeWorker
@@ -205,3 +206,12 @@ def test_a_state_is_written_before_or_after_a_commit_and_never_between(tmp_path:
         raise RuntimeError("out of memory in the middle")
     with pytest.raises(TryAgain):
         state.write(tmp_path, 5)
+
+
+def test_a_commit_deletes_no_checkpoint_that_was_asked_for_after_it() -> None:
+    """Bug: a request to save overtook the commit that it follows. The worker saved the state as soon as it had it, took
+    it for an old one that the commit no longer lists, and deleted the folder in which others still wrote.
+    """
+    assert outdated([6, 9, 12], kept=[9], round=11) == {6}
+    assert outdated([6, 9, 12], kept=[9, 12], round=14) == {6}
+    assert outdated([6, 9, 12], kept=[], round=12) == {6, 9, 12}
