@@ -53,7 +53,7 @@ class Pictures:
         """Set the round."""
         self.round = round
 
-    def inputs(self, micro_batch: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
+    def inputs(self, micro_batch: int, span: tuple[int, int], names: object = None) -> dict[str, torch.Tensor]:
         """Return pixels."""
         if micro_batch == self.fails:
             raise ConnectionError("the device before is gone")
