@@ -17,6 +17,7 @@ from benchmarks.report import Figure
 
 QUICK_SETS = ("training.rounds=6", "training.checkpoint_every_rounds=6", "model.config.num_hidden_layers=2")
 SETS = ("training.rounds=12", "training.checkpoint_every_rounds=12")
+ALONE = ("fleet=here", "fleet.devices.here.threads=1", "strategy=single")
 
 
 def measure(folder: Path, quick: bool, report_progress: Callable[[str], None]) -> Iterator[Figure]:
@@ -27,7 +28,10 @@ def measure(folder: Path, quick: bool, report_progress: Callable[[str], None]) -
         found[case.name] = measured(case, folder / "store", QUICK_SETS if quick else SETS)
         yield from case_figures(found[case.name], found[FULL.name])
     if CACHED.name in found:
-        yield cached_figure(found[LAST_THIRD.name], found[CACHED.name])
+        yield cached_figure("cached_speedup_on_three_devices", found[LAST_THIRD.name], found[CACHED.name])
+        report_progress("one device, without and with stored activations")
+        alone = [measured(case, folder / "store", (*SETS, *ALONE)) for case in (LAST_THIRD, CACHED)]
+        yield cached_figure("cached_speedup_on_one_device", *alone)
     yield from packing_figures()
 
 

@@ -71,10 +71,10 @@ def case_figures(run: Measured, full: Measured) -> Iterator[Figure]:
     yield cell("round_of_full", "of full's", "of full", round_s / median(full.rounds_s))
 
 
-def cached_figure(without: Measured, cached: Measured) -> Figure:
+def cached_figure(name: str, without: Measured, cached: Measured) -> Figure:
     """Return how much faster rounds, and so epochs, are where frozen units are not run again; medians of rounds."""
     return Figure(
-        name="cached_speedup",
+        name=name,
         value=median(without.rounds_s) / median(cached.rounds_s),
         unit="x",
         better="higher",
