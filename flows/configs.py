@@ -2,7 +2,8 @@
 
 A section (fleet, model, data, strategy, training) is a mapping, the NAME of a file in the folder of its kind
 beside the run file's own folder (`configs/runs/x.yaml` with `fleet: here` reads `configs/fleets/here.yaml`), or a
-mapping with `use: NAME` whose other keys override those of that file. A run file elsewhere that has no such file beside
+mapping with `use: NAME` whose other keys override those of that file. Strategies go by their own names where there is
+no such file. A run file elsewhere that has no such file beside
 it gets that of `configs/` in the working directory. A device's `simulated` is a mapping or the NAME of a file in
 configs/devices.
 """
@@ -145,7 +146,13 @@ def _fill_section(plain: dict[str, Any], section: str, origin: _Origin) -> Path 
     if section not in FOLDERS or value is None:
         return None
     if isinstance(value, str):
-        file = _section_file(value, section, FOLDERS[section], origin)
+        try:
+            file = _section_file(value, section, FOLDERS[section], origin)
+        except Refused:
+            if section != "strategy" or value not in STRATEGIES:
+                raise
+            plain[section] = {"name": value}  # a strategy needs no file, wherever the run file lies
+            return None
         plain[section] = yaml_file.read(file)
         return file
     if isinstance(value, dict) and "use" in value:

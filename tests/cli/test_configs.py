@@ -73,6 +73,21 @@ def test_a_run_file_elsewhere_has_the_projects_names(run_file: Path, monkeypatch
     assert "its names are two" in refusal(mine, "fleet=three")
 
 
+def test_a_strategy_goes_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a run file in a folder of one's own, without other files, could not say `strategy: asteroid` as the README
+    does. Other words are still refused.
+    """
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "name: mine\nfleet: {devices: [{name: here}]}\nmodel: {task: causal-lm, config: {model_type: gpt2}}\n"
+        "data: {source: docstrings}\ntraining: {rounds: 1}\nstrategy: asteroid\n"
+    )
+    assert configs.load(mine).strategy.name == "asteroid"
+    assert configs.load(mine, ["strategy=dp"]).strategy.name == "dp"
+    assert "there is no asteroit.yaml" in refusal(mine, "strategy=asteroit")
+
+
 def test_use_and_override(run_file: Path) -> None:
     """`use: NAME` takes the file, and the keys beside it win, mapping by mapping."""
     changed = RUN.replace("strategy: dp", "strategy: {use: pp, options: {a: {b: 7}, groups: [[slow]]}}")
