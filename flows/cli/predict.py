@@ -25,7 +25,7 @@ File = Annotated[
     list[Path] | None,
     typer.Option("--file", metavar="PATH", help="Rows in the run's columns, lines (.txt) or images; repeatable."),
 ]
-NewTokens = Annotated[int, typer.Option("--new-tokens", metavar="N", help="Most tokens to write (causal-lm).")]
+NewTokens = Annotated[int, typer.Option("--new-tokens", metavar="N", help="Most tokens to write (causal-lm, seq2seq).")]
 
 
 @record
@@ -38,7 +38,7 @@ class PredictOptions(CommonOptions):
 
 @with_options(PredictOptions)
 def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = None) -> None:
-    """Ask the trained model of a run: the class of texts and images, or how texts and chats go on."""
+    """Ask the trained model of a run: the class of texts and images, how texts and chats go on, what they are turned into."""
     from fleetune.contracts import json_io
     from flows.hand_over.predict import Asked
     from flows.hand_over.predict import predict as ask
