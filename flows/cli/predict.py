@@ -38,7 +38,7 @@ class PredictOptions(CommonOptions):
 
 @with_options(PredictOptions)
 def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = None) -> None:
-    """Ask the trained model of a run: the class of texts and images, how texts and chats go on, what they are turned into."""
+    """Ask the trained model of a run: classes of texts and images, how texts and chats go on, what texts become."""
     from fleetune.contracts import json_io
     from flows.hand_over.predict import Asked
     from flows.hand_over.predict import predict as ask
