@@ -146,6 +146,26 @@ def lost_s_per_byte(device: Device) -> float:
     return device.link_cpu_s_per_byte * (busy - alone)
 
 
+class FrameSeconds(NamedTuple):
+    """Seconds for which a device encrypts or decrypts a byte of a frame."""
+
+    idle: float
+    """While it computes nothing."""
+    computing: float
+
+
+def frame_s_per_byte(device: Device) -> FrameSeconds:
+    """Return how long the link of a device is at work for a byte, by the same sharing as `lost_s_per_byte`.
+
+    The first frame of a message leaves when it is encrypted, and the last one has arrived when it is decrypted; the
+    frames between are encrypted while others are on the way.
+    """
+    cost = device.link_cpu_s_per_byte
+    if device.accelerator != "cpu" or (device.emulated and device.launcher == "process"):
+        return FrameSeconds(cost, cost)
+    return FrameSeconds(cost * max(1.0, 1 / device.cores), cost * max(1.0, (device.threads + 1) / device.cores))
+
+
 def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[str, float]) -> Iterator[str]:
     """Yield a sentence for each device whose peak exceeds its budget, or its forecast by more than FORECAST_MARGIN.
 

@@ -21,6 +21,15 @@ class Task(NamedTuple):
     """Numbers of the transfers that become ready when the task ends."""
 
 
+class TransferEnd(NamedTuple):
+    """A device that sends or receives: how much later a transfer arrives that releases its ports while it computes, or
+    while it does not."""
+
+    device: int
+    idle_ns: int
+    computing_ns: int
+
+
 class Transfer(NamedTuple):
     """A transfer: it occupies two ports for `holds_ns` and arrives `latency_ns` after it has released them."""
 
@@ -33,6 +42,8 @@ class Transfer(NamedTuple):
     """Tie-break among transfers that became ready at the same time."""
     feeds: tuple[int, ...]
     """Numbers of the tasks that wait for it."""
+    ends: tuple[TransferEnd, ...] = ()
+    """What it waits for at its two ends besides."""
 
 
 class TaskGraph(NamedTuple):
@@ -98,7 +109,10 @@ class _Simulator:
             self.waiting += [(now, self.graph.transfers[k].rank, k) for k in sends]
             self.waiting.sort()
         elif kind == _PORTS:
-            self.held -= _ports(self.graph.transfers[which])
+            transfer = self.graph.transfers[which]
+            self.held -= _ports(transfer)
+            later = (end.computing_ns if end.device in self.computing else end.idle_ns for end in transfer.ends)
+            heappush(self.events, (now + transfer.latency_ns + sum(later), _ARRIVAL, which))
         else:
             for task in self.graph.transfers[which].feeds:
                 self.missing[task] -= 1
@@ -115,7 +129,6 @@ class _Simulator:
             end = now + transfer.holds_ns
             self.transfers[which] = (now, end)
             heappush(self.events, (end, _PORTS, which))
-            heappush(self.events, (end + transfer.latency_ns, _ARRIVAL, which))
         self.waiting = blocked
 
     def start_tasks(self, now: int) -> None:

@@ -17,6 +17,7 @@ from fleetune.clock.averaging import average_bytes, average_rows
 from fleetune.clock.between_rounds import BOTH_WAYS, commit_s, earlier, updates_ns, with_message_waits
 from fleetune.clock.costs import (
     device_bytes,
+    frame_s_per_byte,
     gated_times,
     interpolate,
     interpolate_table,
@@ -30,6 +31,7 @@ from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, Pipeline
 from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
 from fleetune.contracts.fleet import Fleet, Link
+from fleetune.contracts.link_codecs import FRAME_BYTES
 from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile
@@ -201,7 +203,7 @@ class Clock:
     def _timed(self, plan: Plan) -> _TimedRound:
         """Simulate one round, after the commit and the optimizer steps of the one before, where these are known."""
         if updates := updates_ns(plan, self.profile):
-            rows, after_commit_s = self._simulate_graph(plan, updates, both_ways=BOTH_WAYS)
+            rows, after_commit_s = self._simulate_graph(plan, updates)
             first_ns = min(nanoseconds(row.start_s) for row in rows)
             round_s = (nanoseconds(after_commit_s) - first_ns) / 1e9
             return _TimedRound(earlier(rows, first_ns), round_s, after_commit_s + commit_s(plan, self.profile))
@@ -217,7 +219,7 @@ class Clock:
         return PlanLowering(plan, self.busy_fleet, self.profile, self._costs(plan), updates).lower()
 
     def _simulate_graph(
-        self, plan: Plan, updates: Mapping[str, int] | None = None, both_ways: float = 1.0
+        self, plan: Plan, updates: Mapping[str, int] | None = None
     ) -> tuple[tuple[TimelineRow, ...], float]:
         """Return timeline and seconds of one round of any plan, from the start of `updates`. Refused: a deadlock."""
         lowered = self._lower(plan, updates or {})
@@ -225,15 +227,12 @@ class Clock:
         for device, position in trace.deadlocked.items():
             name = lowered.devices[device]
             raise _deadlock(name, position - (name in (updates or {})))
-        reduced = self._all_reduces(plan, lowered, trace, both_ways)
+        reduced = self._all_reduces(plan, lowered, trace, measured=bool(updates))
         ends_ns = [trace.end_ns, *(one.end_ns for one in reduced)]
         return graph_rows(plan, lowered, trace, reduced), max(ends_ns) / 1e9
 
-    def _all_reduces(self, plan: Plan, lowered: LoweredPlan, trace: Trace, both_ways: float) -> list[AllReduce]:
-        """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector.
-
-        both_ways: time of a transfer beside one in the opposite direction, relative to its time alone.
-        """
+    def _all_reduces(self, plan: Plan, lowered: LoweredPlan, trace: Trace, measured: bool) -> list[AllReduce]:
+        """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector."""
         ends: dict[tuple[int, int], int] = {}
         for number, (at, index, _, letter, _) in enumerate(lowered.tasks):
             if letter == BACKWARD:
@@ -242,22 +241,27 @@ class Clock:
         for (at, index), end_ns in ends.items():
             segment = plan.lanes[at].segments[index]
             if len(segment.devices) > 1 and not plan.collector:
-                found.append(
-                    AllReduce(
-                        at, index, end_ns, end_ns + self._ring_ns(segment, both_ways), self.trainable_bytes(segment)
-                    )
-                )
+                lasts_ns = self._ring_ns(segment, measured)
+                found.append(AllReduce(at, index, end_ns, end_ns + lasts_ns, self.trainable_bytes(segment)))
         return found
 
-    def _ring_ns(self, segment: Segment, both_ways: float) -> int:
+    def _ring_ns(self, segment: Segment, measured: bool) -> int:
         """Return 2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`.
 
-        Two members send to each other at the same time.
+        measured: as real devices do it: two members send to each other at the same time, and a frame of each part is
+        encrypted before it leaves, and decrypted when it is there.
         """
-        links = [self._links[a, b] for a in segment.devices for b in segment.devices if a != b]
-        count, slowest = len(segment.devices), min(link.bytes_per_s for link in links)
-        latency_s, longer = max(link.latency_s for link in links), both_ways if count == 2 else 1.0
-        return nanoseconds(2 * (count - 1) * (latency_s + longer * self.trainable_bytes(segment) / (count * slowest)))
+        pairs = [(a, b) for a in segment.devices for b in segment.devices if a != b]
+        count, slowest = len(segment.devices), min(self._links[pair].bytes_per_s for pair in pairs)
+        latency_s = max(self._links[pair].latency_s for pair in pairs)
+        part_s = self.trainable_bytes(segment) / (count * slowest)
+        if not measured:
+            return nanoseconds(2 * (count - 1) * (latency_s + part_s))
+        frame = min(self.trainable_bytes(segment) / count, FRAME_BYTES)
+        coding = {name: frame_s_per_byte(self.fleet.device(name)).idle for name in segment.devices}
+        latency_s += frame * max(coding[a] + coding[b] for a, b in pairs)
+        longer = BOTH_WAYS if count == 2 else 1.0
+        return nanoseconds(2 * (count - 1) * (latency_s + longer * part_s))
 
     def _costs(self, plan: Plan) -> dict[PassKey, PassTimes]:
         """Return the seconds of every pass; backward passes end at the first trained unit."""

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fleetune.clock.coding import Coding
-from fleetune.clock.costs import lost_s_per_byte, nanoseconds
-from fleetune.clock.event_simulation import Task, TaskGraph, Transfer
+from fleetune.clock.costs import frame_s_per_byte, lost_s_per_byte, nanoseconds
+from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, TransferEnd
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.link_codecs import FRAME_BYTES
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.program import Step, lower, steps
@@ -74,7 +75,8 @@ class PlanLowering:
     """Builds the task graph of one plan from the steps of its devices.
 
     `costs` are compute seconds, without the CPU cost of transfers and codecs. `updates_ns` are devices' optimizer steps
-    of the round before, which everything that they do waits for. Refused: an order with foreign or repeated actions.
+    of the round before, which everything that they do waits for; with them, messages wait for the encryption of their
+    first frame and the decryption of their last one, too. Refused: an order with foreign or repeated actions.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class PlanLowering:
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.links = {(link.source, link.target): link for link in fleet.links}
         self.lost_s_per_byte = {name: lost_s_per_byte(fleet.device(name)) for name in plan.devices}
+        self.frame_s_per_byte = {name: frame_s_per_byte(fleet.device(name)) for name in plan.devices if updates_ns}
         self.numbers = {name: k for k, name in enumerate(plan.devices)}
         self.lanes = {lane.name: index for index, lane in enumerate(plan.lanes)}
         self.infos: list[TransferInfo] = []
@@ -197,6 +200,13 @@ class PlanLowering:
             latency_ns=nanoseconds(link.latency_s),
             rank=(info.micro_batch, info.lane, *self._tie_break(info), info.segment, k),
             feeds=tuple(place[key] for key in self.feeds[k] if key in place),
+            ends=tuple(self._frame(name, info.bytes) for name in (info.source, info.target) if self.frame_s_per_byte),
+        )
+
+    def _frame(self, device: str, size: int) -> TransferEnd:
+        per_byte, frame = self.frame_s_per_byte[device], min(size, FRAME_BYTES)
+        return TransferEnd(
+            self.numbers[device], nanoseconds(frame * per_byte.idle), nanoseconds(frame * per_byte.computing)
         )
 
     def _tie_break(self, info: TransferInfo) -> tuple[int, int, int]:

@@ -15,10 +15,11 @@ from typing import Any, NoReturn
 from typing_extensions import Buffer
 
 from fleetune.contracts import json_io
+from fleetune.contracts.link_codecs import FRAME_BYTES
 from fleetune.errors import Refused
 from fleetune.links.buffer import empty_buffer
 
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = FRAME_BYTES
 MAX_HEADER_BYTES = 1 << 20
 MAX_PARTS = 16384
 MAX_KIND_CHARACTERS = 64

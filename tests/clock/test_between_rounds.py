@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import Clock, forecast
+from fleetune.clock.costs import lost_s_per_byte
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import Forecast
-from fleetune.contracts.plan import DeviceOrder
+from fleetune.contracts.plan import DeviceOrder, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from tests.clock import ticks
@@ -102,6 +103,24 @@ def test_messages_wait_for_a_processor_at_both_ends() -> None:
     assert clock.fleet is FLEET and Clock(FLEET, PROFILE).busy_fleet is FLEET
     known = between(waiting, {"a": [3, 9], "b": [9, 1]})
     assert ticks.ticks(forecast(CHAIN, FLEET, known).period_s) == 3 + (8 + 6) + 2 * 2
+
+
+def test_the_first_frame_is_encrypted_and_the_last_one_decrypted() -> None:
+    """A chain's messages of one byte wait a tick at each end of one core, and another one where that computes: a has no
+    more to do when its forward is sent, nor b when it has sent the gradient. A ring of two waits as long in each of its
+    two steps, for each of the 2 bytes of a part. Profiles that do not know real devices wait for nothing."""
+    slow = tuple(replace(device, cores=1.0, link_cpu_s_per_byte=TICK_S) for device in FLEET.devices)
+    fleet, known = replace(FLEET, devices=slow), between(PROFILE, {"a": [3, 9], "b": [9, 1]})
+    free = replace(FLEET, devices=tuple(replace(device, cores=1.0, link_cpu_s_per_byte=0.0) for device in slow))
+
+    def later(plan: Plan, profile: Profile) -> int:
+        lost = lost_s_per_byte(slow[0])
+        assert lost == pytest.approx(TICK_S)
+        return ticks.ticks(forecast(plan, fleet, profile).round_s) - ticks.ticks(forecast(plan, free, profile).round_s)
+
+    passes = later(CHAIN, PROFILE)
+    assert later(CHAIN, known) == passes + 2 * (1 + 1)
+    assert later(GROUP, PROFILE) == 0 and later(GROUP, known) == 2 * 2 * (1 + 1)
 
 
 def test_an_interval_holds_the_round_with_its_optimizer_steps() -> None:

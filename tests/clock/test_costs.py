@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fleetune.clock import Clock, forecast, interpolate
 from fleetune.clock.costs import (
+    frame_s_per_byte,
     interpolate_table,
     lost_s_per_byte,
     memory_warnings,
@@ -189,6 +190,18 @@ def test_compute_time_lost_per_byte_by_cores(cores: float, times: float) -> None
     pace."""
     device = replace(fleets.device("a"), cores=cores, link_cpu_s_per_byte=COST)
     assert lost_s_per_byte(device) == pytest.approx(times * COST)
+
+
+@pytest.mark.parametrize(
+    ("cores", "idle", "computing"), [(4.0, 1.0, 1.0), (2.0, 1.0, 1.0), (1.0, 1.0, 2.0), (0.5, 2.0, 4.0)]
+)
+def test_a_byte_of_a_frame_takes_longer_on_less_than_a_core(cores: float, idle: float, computing: float) -> None:
+    """Where two threads have two cores, a byte takes its processor seconds; half a core takes twice as long, and beside
+    a computing thread again. The pace of an emulated process and of an accelerator does not concern its link."""
+    device = replace(fleets.device("a"), cores=cores, link_cpu_s_per_byte=COST)
+    assert frame_s_per_byte(device) == pytest.approx((idle * COST, computing * COST))
+    for change in ({"emulated": True}, {"accelerator": "cuda:0"}):
+        assert frame_s_per_byte(replace(device, **change)) == (COST, COST)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

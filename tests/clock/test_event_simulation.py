@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleetune.clock.event_simulation import Task, TaskGraph, Trace, Transfer, simulate_graph
+from fleetune.clock.event_simulation import Task, TaskGraph, Trace, Transfer, TransferEnd, simulate_graph
 
 
 def transfer(egress: int, ingress: int, holds: int, feeds: tuple[int, ...] = (), *, latency: int = 0) -> Transfer:
@@ -43,6 +43,18 @@ def test_a_port_carries_one_transfer_at_a_time() -> None:
     """Transfers that share a port run in sequence, others in parallel."""
     trace = alone(transfer(0, 1, 3), transfer(0, 2, 1), transfer(5, 1, 2), transfer(5, 6, 1))
     assert trace.transfers == {0: (0, 3), 1: (3, 4), 2: (3, 5), 3: (0, 1)}
+
+
+def test_a_transfer_arrives_later_where_an_end_computes() -> None:
+    """Device 0 sends at 2, its ports are free at 5, and the receiver waits: 0 computes until 8 in one case, which takes
+    4 ticks longer, and nothing in the other, 1 tick; the receiver's own tick comes on top of both."""
+    ends = (TransferEnd(0, 1, 4), TransferEnd(1, 1, 9))
+    sent = Transfer(0, 1, 3, 0, (0,), (2,), ends)
+    for more, arrives in ((6, 5 + 4 + 1), (1, 5 + 1 + 1)):
+        tasks = (Task(2, 0, (0,)), Task(more, 0, ()), Task(1, 1, ()))
+        trace = simulate_graph(TaskGraph(tasks=tasks, transfers=(sent,), orders=((0, 1), (2,))))
+        assert trace.transfers == {0: (2, 5)}
+        assert trace.tasks[2] == (arrives, arrives + 1)
 
 
 def test_a_device_sends_and_receives_at_once() -> None:
