@@ -193,6 +193,16 @@ class Clock:
         """Return the bytes that the group's all-reduce sums."""
         return sum(self.profile.units[self._position(name)].trainable_bytes for name in segment.trained)
 
+    def runs_again(self, segment: Segment, backward_s: Sequence[float]) -> list[bool]:
+        """Return of each unit of a segment whether its forward runs again in the backward, which it then has.
+
+        backward_s: of each unit of the profile.
+        """
+        if not segment.recompute:
+            return [False] * len(segment.units)
+        has_backward = [backward_s[self._position(name)] > 0 for name in segment.units]
+        return [run and has for run, has in zip(is_recomputed(segment.units), has_backward, strict=True)]
+
     def _simulate_chain(self, plan: Plan) -> PipelineTrace:
         trace = simulate(self.pipeline(plan))
         if trace.deadlocked:
@@ -280,7 +290,7 @@ class Clock:
                     for m in range(plan.micro_batches_of(lane)):
                         parts = [gated[name][m] if name in gated else (1.0, 1.0) for name in segment.units]
                         at_work = [(self._position(n), *part) for n, part in zip(segment.units, parts, strict=True)]
-                        again = self._again(segment, backward)
+                        again = self.runs_again(segment, backward)
                         costs[PassKey(at, index, share.device, m)] = PassTimes(
                             sum(forward[k] * there for k, there, _ in at_work),
                             sum(
@@ -299,7 +309,9 @@ class Clock:
             forward, backward = self.unit_times(share.device, share.samples)
             lost_s = self._lost_s_per_byte[share.device] * share.samples
             forward_s = sum(forward[k] for k in positions) + lost_s * (before.output + after.output)
-            again_s = sum(forward[k] for k, run in zip(positions, self._again(segment, backward), strict=True) if run)
+            again_s = sum(
+                forward[k] for k, run in zip(positions, self.runs_again(segment, backward), strict=True) if run
+            )
             backward_s = sum(backward[k] for k in positions) + again_s + lost_s * (before.gradient + after.gradient)
             members.append(
                 Member(
@@ -317,16 +329,6 @@ class Clock:
             output_bytes=after.output,
             gradient_bytes=after.gradient,
         )
-
-    def _again(self, segment: Segment, backward_s: Sequence[float]) -> list[bool]:
-        """Return of each unit of a segment whether its forward runs again in the backward, which it then has.
-
-        backward_s: of each unit of the profile.
-        """
-        if not segment.recompute:
-            return [False] * len(segment.units)
-        has_backward = [backward_s[self._position(name)] > 0 for name in segment.units]
-        return [run and has for run, has in zip(is_recomputed(segment.units), has_backward, strict=True)]
 
     def _cut(self, lane: Lane, index: int) -> CutBytes:
         """Return the bytes that cross the cut after a segment; 0 at both ends of the lane."""

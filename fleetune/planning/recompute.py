@@ -140,10 +140,13 @@ def _where_needed(plan: Plan, clock: Clock) -> Plan:
 def _again_s(plan: Plan, at: int, index: int, clock: Clock) -> float:
     """Return the seconds by which the round is longer because a segment recomputes, were it alone."""
     segment = plan.lanes[at].segments[index]
-    places = {unit.name: k for k, unit in enumerate(clock.profile.units)}
-    inside = [places[segment.units[k]] for run in block_runs(segment.units) if run.block for k in range(*run[:2])]
-    shares = [clock.unit_times(share.device, share.samples)[0] for share in segment.shares]
-    return max(sum(forward_s[k] for k in inside) for forward_s in shares)
+    places = [clock.profile.position(name) for name in segment.units]
+    found_s = []
+    for share in segment.shares:
+        forward_s, backward_s = clock.unit_times(share.device, share.samples)
+        again = clock.runs_again(segment, backward_s)
+        found_s.append(sum(forward_s[k] for k, runs in zip(places, again, strict=True) if runs))
+    return max(found_s)
 
 
 def _keeping(plan: Plan, at: int, index: int) -> Plan:

@@ -19,7 +19,6 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from fleetune.clock import Clock
-from fleetune.clock.recompute import is_recomputed
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
@@ -111,9 +110,8 @@ class Replanner:
         first = min(segment.units.index(name) for name in block)
         places = [self._profile.position(name) for name in segment.units]
         once = sum(forward[k] for k in places) + sum(backward[k] for k in places[first:])
-        if segment.recompute:
-            again = zip(places, is_recomputed(segment.units), strict=True)
-            once += sum(forward[k] for k, runs in list(again)[first:] if runs and backward[k])
+        again = zip(places, self._clock.runs_again(segment, backward), strict=True)
+        once += sum(forward[k] for k, runs in list(again)[first:] if runs)
         return self.plan.micro_batches_of(lane) * once
 
 
