@@ -78,6 +78,8 @@ class Migration:
     """Peer -> rate that backups on it keep to."""
     addresses: dict[str, str] = field(default_factory=dict)
     """Device -> where its worker listens, of those that have come back."""
+    gone: tuple[str, ...] = ()
+    """Devices whose workers have ended, or were given up."""
     commit: dict[str, Any] | None = None
     """The commit of the round that it has prepared, if that is in the log."""
 

@@ -282,9 +282,9 @@ class TrainingLoop:
         if folder is not None and away:
             self._parcels = StoredParcels.of(Path(folder), command.layout, away, self._revisions.sizes_bytes)
             orders |= self._parcels.orders
-        addresses = self._workers.returned
+        addresses, gone = self._workers.returned, self._workers.gone
         for device, order in orders.items():
-            told = json_io.dump(replace(order, addresses=addresses))
+            told = json_io.dump(replace(order, addresses=addresses, gone=gone))
             self._workers.send([device], "move", {"attempt": command.attempt, "order": told})
         if self._limited:
             self._tell_recovery(command)

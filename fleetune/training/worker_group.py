@@ -155,6 +155,11 @@ class WorkerGroup:
         self._returning.start(device, self._task.sites.launcher(device), self._commands.of(device, None))
 
     @property
+    def gone(self) -> tuple[str, ...]:
+        """Devices that were lost, or not started yet."""
+        return tuple(device for device in self.devices if device in self._gone)
+
+    @property
     def returned(self) -> dict[str, str]:
         """Device -> the address that it listens on, of those that have come back."""
         return {device: address for device, address in self._connected.items() if device in self._back}

@@ -95,7 +95,7 @@ class WorkerHoldings:
         self._links.beat.doing = LOADING
         if order.commit is not None and due(order.commit) == self.prepared:
             self.apply(order.commit)
-        self._links.follow(order.addresses)
+        self._links.follow(order.addresses, order.gone)
         self._links.connect(order.peers)
         send_items(self._exchange, order, self._items_at(order.version))
         received = {**receive_items(self._exchange, order), **fetch_items(self._exchange, order)}

@@ -25,9 +25,14 @@ class WorkerLinks:
         self._connected = set[str]()
         self._sent_before: dict[str, int] = {}
 
-    def follow(self, addresses: Mapping[str, str]) -> None:
-        """Drop connections to workers that have ended, and come back. addresses: of these."""
-        for name, address in addresses.items():
+    def follow(self, addresses: Mapping[str, str], gone: Iterable[str]) -> None:
+        """Drop connections to workers that have ended. addresses: of those that have come back; gone: the others.
+
+        A connection that stays would find the next worker at the same address, as of a container, and tell it of
+        messages that it has never lost.
+        """
+        known = {name: "" for name in gone} | dict(addresses)
+        for name, address in known.items():
             if name not in self._peers or self._peers[name].address == address:
                 continue
             self._peers[name] = self._peers[name]._replace(address=address)
