@@ -44,6 +44,11 @@ class Throughput:
     """The difference of these seconds."""
     lost_s_per_fault: float
     """Without those intervals, for each fault of a device."""
+    pace: float = 1.0
+    """Undisturbed intervals of the training with faults over those without, by the same plans: what a machine that
+    others share was slower (above 1), or faults that leave something behind."""
+    ratio_at_pace: float = 1.0
+    """`ratio_of_devices`, beside the undisturbed intervals of the training with faults itself."""
 
 
 def read_events(path: Path) -> list[Event]:
@@ -92,13 +97,25 @@ def throughput(whole: Sequence[Interval], met: Sequence[Interval], faults: int) 
     given = _given(whole, met)
     if not given:
         return None
-    of_devices = [pair for pair, each in zip(given, met, strict=True) if not each.restarted]
+    of_devices, at_pace = (
+        [pair for pair, each in zip(pairs, met, strict=True) if not each.restarted]
+        for pairs in (given, _given((), met))
+    )
     return Throughput(
         ratio=_ratio(given),
         ratio_of_devices=_ratio(of_devices),
         lost_s=_passed_s(given) - _could_s(given),
         lost_s_per_fault=(_passed_s(of_devices) - _could_s(of_devices)) / max(1, faults),
+        pace=_pace(whole, met),
+        ratio_at_pace=_ratio(at_pace),
     )
+
+
+def _pace(whole: Sequence[Interval], met: Sequence[Interval]) -> float:
+    """Return the undisturbed seconds of `met` over what `whole` needs for them; 1 if no plan ran so in both."""
+    could_s = _undisturbed_s(whole)
+    both = [(could_s[each.devices], each.seconds) for each in met if not each.disturbed and each.devices in could_s]
+    return 1 / _ratio(both)
 
 
 def lost_by_fault(whole: Sequence[Interval], met: Sequence[Interval], struck: Mapping[int, int]) -> dict[int, float]:

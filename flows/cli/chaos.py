@@ -86,3 +86,7 @@ def _print(console: "Console", report: "ChaosReport") -> None:
             f"but for the coordinator's ends {found.ratio_of_devices:.1%}, {found.lost_s_per_fault:.2f} s lost by each "
             "fault"
         )
+        console.print(
+            f"undisturbed rounds took {found.pace:.3f} times as long as without faults; beside them, and but for the "
+            f"coordinator's ends: {found.ratio_at_pace:.1%}"
+        )

@@ -35,7 +35,9 @@ REPORT = ChaosReport(
     starts=2,
     whole_s=10.0,
     met_s=20.4,
-    throughput=Throughput(ratio=0.91, ratio_of_devices=0.982, lost_s=2.0, lost_s_per_fault=0.25),
+    throughput=Throughput(
+        ratio=0.91, ratio_of_devices=0.982, lost_s=2.0, lost_s_per_fault=0.25, pace=1.017, ratio_at_pace=0.993
+    ),
     folder="",
 )
 
@@ -65,6 +67,7 @@ def test_the_report_is_printed(call: Call, told: list[Any]) -> None:
     assert "50 rounds: 20 s with the faults, in 2 starts; 10 s without" in result.stdout
     assert "throughput: 91.0% of what the devices that were left could give, 2 s lost;" in result.stdout
     assert "but for the coordinator's ends 98.2%, 0.25 s lost by each fault" in " ".join(result.stdout.split())
+    assert "undisturbed rounds took 1.017 times as long as without faults" in " ".join(result.stdout.split())
     last = json.loads(result.stdout.splitlines()[-1])
     assert last["chaos"] == "demo" and last["ok"] is True and len(last["faults"]) == 2
     assert last["throughput"]["ratio_of_devices"] == 0.982

@@ -261,6 +261,18 @@ def test_throughput_is_that_of_the_plans_in_force() -> None:
     assert throughput([], [], 1) is None
 
 
+def test_a_machine_that_others_slow_is_told_apart() -> None:
+    """Undisturbed rounds take 2 s beside faults, and 1 s without: of 8 s, 3 are what the devices could give on the
+    machine as it was without faults, and 6 on the machine as it was."""
+    met = log(
+        (0, "started"), (5, "committed", 0), (7, "committed", 1), (8, "lost"), (9, "resuming", 2, ALL),
+        (11, "committed", 2), (13, "committed", 3),
+    )  # fmt: skip
+    found = throughput(list(intervals(WHOLE, ALL)), list(intervals(met, ALL)), 1)
+    assert found is not None and (found.pace, found.ratio) == (2.0, 3 / 8)
+    assert found.ratio_at_pace == 6 / 8
+
+
 def test_what_each_fault_has_cost_is_told() -> None:
     """A fault is charged until the next one: the loss in round 2 with the 2 s beside it and, as nothing else happened,
     with the 2 s beside the return; a fault in round 4 takes those. One that did not slow anything costs nothing."""
