@@ -80,7 +80,8 @@ def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
 def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ...]:
     """Return the modules that are trained in full and saved with an adapter.
 
-    These are the task's head and all modules that the pretrained files lack.
+    These are the task's head and all modules that the pretrained files lack; not what transformers itself never trains
+    and computes anew, such as Marian's sinusoidal positions.
     """
     heads = [name for name in HEADS if hasattr(base, name)] if not predicts_tokens(request.task) else []
     folder = source_folder(request)
@@ -89,7 +90,8 @@ def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ..
     held = available_names(base, weight_files(folder))
     canonical = canonical_names(base)
     held = {canonical[name] for name in held}
-    drawn = [name for name in base.state_dict() if canonical.get(name, name) not in held]
+    computed = {name for name, parameter in base.named_parameters() if not parameter.requires_grad}
+    drawn = [name for name in base.state_dict() if canonical.get(name, name) not in held and name not in computed]
     owners = dict.fromkeys(name.rpartition(".")[0] for name in drawn)
     return tuple([*heads, *(name for name in owners if name and name.split(".")[0] not in heads)])
 

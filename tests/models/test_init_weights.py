@@ -7,12 +7,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    MarianConfig,
+    MarianMTModel,
+)
 
 from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.errors import Refused
 from fleetune.models.init_weights import initial_model, write_init_weights
-from fleetune.models.skeleton import base_skeleton
+from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
 from tests.models.instances import LABELS, batch
 from tests.training.model_families import BY_NAME, FAMILIES, LANGUAGE, TEXT, Family, model_request
@@ -52,6 +58,29 @@ def test_one_seed_gives_one_start(family: Family, tmp_path: Path) -> None:
     assert all(torch.isfinite(t).all() for t in first.values())
     moved = [n for n in first if n.endswith("weight") and not torch.equal(first[n], other[n])]
     assert len(moved) > len([n for n in parameters if n.endswith("weight") and first[n].dim() > 1]) - 2
+
+
+def test_positions_that_are_computed_are_not_trained_with_an_adapter(tmp_path: Path) -> None:
+    """Bug: files of Marian lack its sinusoidal positions, which were taken for a part that is drawn and trained. They
+    are those of transformers, and only the adapter is trained."""
+    config = MarianConfig(
+        vocab_size=40, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=24, pad_token_id=0,
+        decoder_start_token_id=0, eos_token_id=1, forced_eos_token_id=1,
+    )  # fmt: skip
+    plain = MarianMTModel(config)
+    plain.save_pretrained(tmp_path / "marian")
+    held = load_file(tmp_path / "marian" / "model.safetensors")
+    assert not any("embed_positions" in name for name in held), "as real files"
+    request = ModelRequest(task=SEQ2SEQ, source=str(tmp_path / "marian"), lora=Lora(r=2, targets=("q_proj",)))
+    whole = skeleton(configuration(request, ()), request)
+    assert all("lora_" in name for name, parameter in whole.named_parameters() if parameter.requires_grad)
+    write_init_weights(configuration(request, ()), request, 3, tmp_path / "start")
+    made = initial_model(configuration(request, ()), request, tmp_path / "start").state_dict()
+    positions = [name for name in made if "embed_positions" in name]
+    assert len(positions) == 2
+    for name in positions:
+        assert torch.equal(made[name], plain.state_dict()[name.removeprefix("base_model.model.")])
 
 
 def test_the_random_model_is_drawn_as_transformers_draws(tmp_path: Path) -> None:
