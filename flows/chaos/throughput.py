@@ -99,7 +99,7 @@ def throughput(whole: Sequence[Interval], met: Sequence[Interval], faults: int) 
         return None
     of_devices, at_pace = (
         [pair for pair, each in zip(pairs, met, strict=True) if not each.restarted]
-        for pairs in (given, _given((), met))
+        for pairs in (given, _given((), met) or given)
     )
     return Throughput(
         ratio=_ratio(given),

@@ -258,6 +258,8 @@ def test_throughput_is_that_of_the_plans_in_force() -> None:
     assert throughput(list(intervals(WHOLE, ALL)), list(intervals(WHOLE, ALL, {0})), 1) == Throughput(
         ratio=1.0, ratio_of_devices=1.0, lost_s=0.0, lost_s_per_fault=0.0
     )
+    never = throughput(list(intervals(WHOLE, ALL)), list(intervals(WHOLE, ALL, {0, 1, 2})), 3)
+    assert never is not None and (never.ratio, never.pace, never.ratio_at_pace) == (1.0, 1.0, 1.0), "no round is free"
     assert throughput([], [], 1) is None
 
 
