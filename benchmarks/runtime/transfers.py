@@ -23,11 +23,11 @@ import zmq
 from benchmarks.report import Figure, median_and_spread
 from benchmarks.runtime.metering import UsageMeter
 from fleetune.contracts import json_io
+from fleetune.contracts.link_frames import FRAME_BYTES, Message
 from fleetune.contracts.record import record
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint
-from fleetune.links.message import CHUNK_BYTES, Message
 from fleetune.training.exchange import Exchange, TransferKey
 
 SIZE_BYTES = 64 << 20
@@ -206,7 +206,7 @@ def send(config: PeerConfig) -> None:
             _announce(sockets, kind.encode())
             meter = UsageMeter()
             if kind == BARE:
-                chunks = [view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]
+                chunks = [view[start : start + FRAME_BYTES] for start in range(0, len(view), FRAME_BYTES)]
                 sockets.bare.send_multipart(chunks, copy=False)
             else:
                 sockets.exchange.send(sockets.other, key(number), {0: tensor})

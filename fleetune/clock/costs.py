@@ -139,7 +139,7 @@ def lost_s_per_byte(device: Device) -> float:
     the computing thread to its pace (`fleetune.launching.process_limits`), and the link works beside it on the
     machine's own cores.
     """
-    if device.accelerator != "cpu" or (device.emulated and device.launcher == "process"):
+    if not _computes_beside_links(device):
         return 0.0
     busy = max(1.0, (device.threads + 1) / device.cores)
     alone = max(1.0, device.threads / device.cores)
@@ -161,9 +161,14 @@ def frame_s_per_byte(device: Device) -> FrameSeconds:
     frames between are encrypted while others are on the way.
     """
     cost = device.link_cpu_s_per_byte
-    if device.accelerator != "cpu" or (device.emulated and device.launcher == "process"):
+    if not _computes_beside_links(device):
         return FrameSeconds(cost, cost)
     return FrameSeconds(cost * max(1.0, 1 / device.cores), cost * max(1.0, (device.threads + 1) / device.cores))
+
+
+def _computes_beside_links(device: Device) -> bool:
+    """Return whether a device computes with the cores, or within the quota, that its links have too."""
+    return device.accelerator == "cpu" and not (device.emulated and device.launcher == "process")
 
 
 def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[str, float]) -> Iterator[str]:

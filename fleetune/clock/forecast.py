@@ -31,7 +31,7 @@ from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, Pipeline
 from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
 from fleetune.contracts.fleet import Fleet, Link
-from fleetune.contracts.link_codecs import FRAME_BYTES
+from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile

@@ -12,7 +12,7 @@ from fleetune.clock.coding import Coding
 from fleetune.clock.costs import frame_s_per_byte, lost_s_per_byte, nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, TransferEnd
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.link_codecs import FRAME_BYTES
+from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.program import Step, lower, steps

@@ -24,8 +24,6 @@ ELEMENT_BYTES = 4
 """Size of an element that crosses a cut: float32."""
 GROUP_ELEMENTS = 64
 """Elements of a sample with one scale in int8 and int4, which a Hadamard rotation mixes (a tile of TAH-Quant)."""
-FRAME_BYTES = 1 << 18
-"""Longest frame of a message; a frame is encrypted, and decrypted, as one."""
 SCALE_BYTES = 2
 """A group's scale is a bfloat16; fp16 has an int16 exponent per sample."""
 KEPT_VALUE_BYTES = 2

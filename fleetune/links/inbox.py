@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.errors import Refused
 from fleetune.links.authentication import KeyPair, ReplayGuard, configure_curve_server, zap_reply
-from fleetune.links.message import CHUNK_BYTES, MAX_HEADER_BYTES, SEQUENCE, Envelope, check_frames, parse_header
+from fleetune.links.message import MAX_HEADER_BYTES, SEQUENCE, Envelope, check_frames, parse_header
 from fleetune.links.peer import set_socket_options
 
 FRAME_SLACK_BYTES = 1024
@@ -130,7 +131,7 @@ class Inbox:
 
     def _bind(self, keys: KeyPair, bind: str) -> None:
         set_socket_options(self._router)
-        self._router.maxmsgsize = max(CHUNK_BYTES, MAX_HEADER_BYTES) + FRAME_SLACK_BYTES
+        self._router.maxmsgsize = max(FRAME_BYTES, MAX_HEADER_BYTES) + FRAME_SLACK_BYTES
         configure_curve_server(self._router, keys.secret)
         self._register_monitor(self._router.get_monitor_socket(HANDSHAKE_FAILURES), self._handshake_failed)
         try:

@@ -1,6 +1,6 @@
 """Messages and their frames on the wire.
 
-A message is one zmq multipart message: a JSON header frame, then the bytes of the parts. A part longer than CHUNK_BYTES
+A message is one zmq multipart message: a JSON header frame, then the bytes of the parts. A part longer than FRAME_BYTES
 is sent as several frames, so that encryption, transport and decryption overlap, heartbeats get through in between, and
 the frame size can be limited for unauthenticated clients. A part of one frame is never copied; the receiving thread
 joins the frames of longer parts with one copy.
@@ -15,11 +15,10 @@ from typing import Any, NoReturn
 from typing_extensions import Buffer
 
 from fleetune.contracts import json_io
-from fleetune.contracts.link_codecs import FRAME_BYTES
+from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.errors import Refused
 from fleetune.links.buffer import empty_buffer
 
-CHUNK_BYTES = FRAME_BYTES
 MAX_HEADER_BYTES = 1 << 20
 MAX_PARTS = 16384
 MAX_KIND_CHARACTERS = 64
@@ -62,7 +61,7 @@ class Envelope:
     @property
     def frame_sizes(self) -> list[int]:
         """Bytes of each frame that follows the header frame."""
-        return [min(CHUNK_BYTES, size - start) for size in self.sizes for start in range(0, max(size, 1), CHUNK_BYTES)]
+        return [min(FRAME_BYTES, size - start) for size in self.sizes for start in range(0, max(size, 1), FRAME_BYTES)]
 
 
 def as_bytes(part: Buffer) -> memoryview:
@@ -101,8 +100,8 @@ def header_frame(message: Message, sizes: Sequence[int], *, run: str, session: s
 
 
 def part_frames(view: memoryview) -> list[memoryview]:
-    """Split a part into frames of at most CHUNK_BYTES; an empty part is one empty frame."""
-    return [view[start : start + CHUNK_BYTES] for start in range(0, max(view.nbytes, 1), CHUNK_BYTES)]
+    """Split a part into frames of at most FRAME_BYTES; an empty part is one empty frame."""
+    return [view[start : start + FRAME_BYTES] for start in range(0, max(view.nbytes, 1), FRAME_BYTES)]
 
 
 def parse_header(frame: Buffer) -> Envelope:
@@ -145,7 +144,7 @@ def join_parts(envelope: Envelope, frames: Sequence[memoryview]) -> tuple[memory
     """Join frames into the parts of a validated message; only parts of several frames are copied, once."""
     parts, place = [], 0
     for size in envelope.sizes:
-        count = max(1, -(-size // CHUNK_BYTES))
+        count = max(1, -(-size // FRAME_BYTES))
         chunks = frames[place : place + count]
         parts.append(chunks[0] if count == 1 else _join_chunks(chunks, size))
         place += count

@@ -5,9 +5,10 @@ import threading
 import numpy as np
 import pytest
 
+from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.errors import Refused, TryAgain
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.message import CHUNK_BYTES, Message
+from fleetune.links.message import Message
 from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends
 
 
@@ -15,7 +16,7 @@ def test_a_message_arrives_whole_with_its_senders_name() -> None:
     """Header and parts of every size arrive unchanged and stay valid after both ends close."""
     rng = np.random.default_rng(0)
     arrays = [
-        rng.integers(0, 255, shape, np.uint8) for shape in ((3, 5), (0, 4), (CHUNK_BYTES,), (CHUNK_BYTES * 2 + 3,))
+        rng.integers(0, 255, shape, np.uint8) for shape in ((3, 5), (0, 4), (FRAME_BYTES,), (FRAME_BYTES * 2 + 3,))
     ]
     with two_ends() as ends:
         ends.ann.send("bob", Message("activation", {"round": 1, "name": "ü"}, tuple(arrays)))
@@ -31,7 +32,7 @@ def test_a_message_arrives_whole_with_its_senders_name() -> None:
 def test_received_parts_can_be_written_to() -> None:
     """Received memory is writable, so that tensors can use it without a copy."""
     with two_ends() as ends:
-        ends.ann.send("bob", Message("k", {}, (b"small", bytes(CHUNK_BYTES + 1))))
+        ends.ann.send("bob", Message("k", {}, (b"small", bytes(FRAME_BYTES + 1))))
         received = ends.bob.receive(PATIENCE_S)
     assert received is not None
     assert [memoryview(part).readonly for part in received.message.parts] == [False, False]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.errors import Refused
 from fleetune.links.message import (
-    CHUNK_BYTES,
     MAX_HEADER_BYTES,
     Message,
     as_bytes,
@@ -21,7 +21,7 @@ from fleetune.links.message import (
 )
 
 GOOD: dict[str, Any] = {"run": "r", "session": "s", "sequence": 0, "kind": "k", "header": {}, "sizes": [1]}
-SIZES = st.sampled_from([0, 1, 7, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
+SIZES = st.sampled_from([0, 1, 7, FRAME_BYTES - 1, FRAME_BYTES, FRAME_BYTES + 1, 3 * FRAME_BYTES])
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -38,9 +38,9 @@ def test_frames_round_trip(sizes: list[int], header: dict[str, Any]) -> None:
 
 
 def test_a_part_of_one_frame_is_not_copied() -> None:
-    """A part of at most CHUNK_BYTES is the received memory itself."""
-    memory = bytearray(CHUNK_BYTES)
-    envelope = parse_header(json.dumps({**GOOD, "sizes": [CHUNK_BYTES]}).encode())
+    """A part of at most FRAME_BYTES is the received memory itself."""
+    memory = bytearray(FRAME_BYTES)
+    envelope = parse_header(json.dumps({**GOOD, "sizes": [FRAME_BYTES]}).encode())
     (part,) = join_parts(envelope, [memoryview(memory)])
     memory[5] = 9
     assert part[5] == 9
