@@ -23,11 +23,12 @@ import zmq
 from benchmarks.report import Figure, median_and_spread
 from benchmarks.runtime.metering import UsageMeter
 from fleetune.contracts import json_io
-from fleetune.contracts.link_frames import FRAME_BYTES, Message
+from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.record import record
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint
+from fleetune.links.message import Message
 from fleetune.training.exchange import Exchange, TransferKey
 
 SIZE_BYTES = 64 << 20
