@@ -37,7 +37,7 @@ OVERDUE_ROUNDS = 1
 """A device that does not come to the point within so many rounds meets its fault at the next one."""
 FAULTS = "faults.json"
 WORKER_WITH_FAULTS = "fleetune.training.faulty_worker"
-POLL_S = 0.02
+POLL_S = 0.05
 
 
 @record
@@ -81,17 +81,28 @@ class Mark:
 
 @record
 class DeviceFaults:
-    """The faults of one device, and the folder of all marks."""
+    """The faults of one device that are still to come, and the folder of all marks."""
 
     faults: tuple[Fault, ...]
     marks: str
 
+
+class FaultsAhead:
+    """The faults that a device has not met yet; one that has happened is looked at no more, and costs nothing."""
+
+    def __init__(self, faults: DeviceFaults) -> None:
+        self._ahead, self._marks = list(faults.faults), Path(faults.marks)
+
+    def any_of(self, kinds: Iterable[str]) -> bool:
+        """Return whether a fault of these kinds is to come."""
+        return any(fault.kind in kinds for fault in self._ahead)
+
     def take(self, kinds: Iterable[str], point: str, round: int) -> Fault | None:
         """Return a fault of these kinds that is to happen now, whose mark is left; None if there is none."""
-        for fault in self.faults:
-            if fault.kind in kinds and fault.is_due(point, round):
-                if leave_mark(Path(self.marks), fault.number, point, round):
-                    return fault
+        for fault in [each for each in self._ahead if each.kind in kinds and each.is_due(point, round)]:
+            self._ahead.remove(fault)
+            if leave_mark(self._marks, fault.number, point, round):
+                return fault
         return None
 
 
@@ -133,25 +144,30 @@ class FaultyLauncher:
         if command.module != WORKER:
             return self._launcher.start(command)
         task = Path(command.arguments[1])
-        own = tuple(fault for fault in self._faults if fault.device == task.parent.name)
+        own = tuple(
+            fault
+            for fault in self._faults
+            if fault.device == task.parent.name and happened(self._marks, fault.number) is None
+        )
         if not own:
             return self._launcher.start(command)
         json_io.write(DeviceFaults(faults=own, marks=str(self._marks)), task.with_name(FAULTS))
         job = self._launcher.start(replace(command, module=WORKER_WITH_FAULTS))
-        for fault in own:
-            if fault.frozen_s is not None and happened(self._marks, fault.number) is None:
-                threading.Thread(target=self._thaw, args=(fault, job), name="thaw", daemon=True).start()
+        if any(fault.frozen_s is not None for fault in own):
+            threading.Thread(target=self._thaw, args=(own, job), name="thaw", daemon=True).start()
         return job
 
-    def _thaw(self, fault: Fault, job: Job) -> None:
-        """Let a frozen process go on once its time is over."""
-        while (mark := happened(self._marks, fault.number)) is None:
-            if job.poll() is not None:
-                return
+    def _thaw(self, faults: Sequence[Fault], job: Job) -> None:
+        """Let a process go on whenever it is frozen for a time that is over."""
+        frozen = {fault.number: fault.frozen_s for fault in faults if fault.frozen_s is not None}
+        while frozen and job.poll() is None:
             time.sleep(POLL_S)
-        time.sleep(fault.frozen_s or 0.0)
-        with suppress(ProcessLookupError):
-            os.kill(mark.pid, signal.SIGCONT)
+            for number in list(frozen):
+                if (mark := happened(self._marks, number)) is None:
+                    continue
+                time.sleep(frozen.pop(number))
+                with suppress(ProcessLookupError):
+                    os.kill(mark.pid, signal.SIGCONT)
 
 
 class FaultySites:

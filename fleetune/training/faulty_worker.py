@@ -39,6 +39,7 @@ from fleetune.training.faults import (
     PREPARED,
     SEVER,
     DeviceFaults,
+    FaultsAhead,
 )
 from fleetune.training.migration import MOVED_ITEMS
 from fleetune.training.rounds import RING
@@ -56,7 +57,7 @@ class FaultyExchange(Exchange):
 
     def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device, faults: DeviceFaults) -> None:
         super().__init__(endpoint, coordinator, device)
-        self._faults = faults
+        self._faults = FaultsAhead(faults)
         self._relays: dict[str, Relay] = {}
         self._targets: dict[str, str] = {}
         """Device -> the address that its relay leads to."""
@@ -127,13 +128,17 @@ class FaultyExchange(Exchange):
         return message
 
     def _lead_through_relays(self, addresses: dict[str, Any]) -> None:
-        """Replace the addresses of other devices by those of relays, a new one where a device has come back."""
-        if not any(fault.kind in (CUT, SEVER) for fault in self._faults.faults):
-            return
+        """Replace the addresses of other devices by those of relays, a new one where a device has come back.
+
+        Where no link is to break any more, only connections that lead through a relay already go on so.
+        """
+        may_break = self._faults.any_of((CUT, SEVER))
         for name, address in addresses.items():
             if name == self.name:
                 continue
             if self._targets.get(name) != address:
+                if not may_break:
+                    continue
                 self._targets[name], self._relays[name] = str(address), Relay(str(address))
             addresses[name] = self._relays[name].address
 
