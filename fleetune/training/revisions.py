@@ -1,5 +1,6 @@
 """The plans of a training: the first one, and those that follow when devices are lost."""
 
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -61,6 +62,7 @@ class Revisions:
         self.newest = task.plan.plan.revision
         self._paces: dict[str, float] = {}
         """Of the stragglers that the newest plan is fair to."""
+        self._is_ready = len(self._devices) == 1
 
     @cached_property
     def sizes_bytes(self) -> ItemSizes:
@@ -69,6 +71,12 @@ class Revisions:
         found = {name: buffer.nbytes for name, buffer in whole.named_buffers()}
         found |= {name: int(p.nbytes * (1 + optimizer)) for name, p in self._described.trainable.items()}
         return ItemSizes(found)
+
+    def get_ready(self) -> None:
+        """Load what plans anew, in a thread: called after the first round, as devices that load want the processors."""
+        if not self._is_ready:  # no daemon: none may die in an import
+            threading.Thread(target=self._task.load_planners, name="load-planners").start()
+        self._is_ready = True
 
     def result(self, revision: int) -> PlanResult:
         """Return a plan by its number."""

@@ -74,6 +74,8 @@ class TrainingTask:
     revise: Callable[[Plan, Collection[str]], PlanResult] | None = None
     """(Plan, devices that are lost) -> a plan for the others; Infeasible or Refused if there is none. None: a training
     that loses a device ends, and goes on from its newest checkpoint when it is run again."""
+    load_planners: Callable[[], None] = lambda: None
+    """Imports what `revise` calls, in a thread beside the first rounds: at a loss all devices would wait for it."""
     around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult] | None = None
     """(Plan, devices that are lost, straggler -> its compute seconds over those of its profile) -> a plan; Infeasible
     if none is worth it. For `training.replan_stragglers`."""

@@ -354,6 +354,7 @@ class TrainingLoop:
         told = {"checkpoint": command.checkpoint, "backup": command.backup, "starts_next": command.starts_next}
         self._workers.send(command.devices, "commit", {**self._commit, **told, "kept": kept})
         self._events.committed(command.round)
+        self._revisions.get_ready()
         samples, last = self._task.plan.plan.batch_samples, self._conductor.rounds
         detail = f"round {done} of {last}, loss {self._metrics.loss:.4g}"
         self._task.progress("training", done * samples, last * samples, "samples", detail)

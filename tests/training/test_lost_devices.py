@@ -218,3 +218,31 @@ def test_a_straggler_is_reported_and_replanned_around_only_if_the_run_says_so(
     assert metrics.revised_from_round == (OBSERVED if asked else None)
     assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), "every round is committed once"
     assert_same_end(whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_what_plans_anew_is_loaded_before_a_device_is_lost(ready: Prepared, tmp_path: Path) -> None:
+    """Importing planners takes as long as a round: all devices would wait for it at the first loss."""
+    launcher, order = Recording(), list[str]()
+    made = plan(ready.units, [], [[4, 4]])
+    task = training_task(ready, made, TRAINING, tmp_path)
+    reviser = Reviser(problem=Problem.of(task.plan, task.fleet, task.profile, ready.seed))
+
+    def revise(lost_of: Plan, lost: Collection[str]) -> PlanResult:
+        order.append("revised")
+        return reviser(lost_of, lost)
+
+    def load() -> None:
+        order.append("loaded")
+
+    progress = killing(launcher, 4, 0)
+    run_plan(ready, made, TRAINING, tmp_path, launcher=launcher, progress=progress, revise=revise, load_planners=load)
+    assert order == ["loaded", "revised"]
+
+
+def test_one_device_has_nobody_to_plan_for(ready: Prepared, tmp_path: Path) -> None:
+    """Nothing is loaded for a training that no other device could go on with."""
+    loaded = list[str]()
+    made, once = plan(ready.units, [], [[8]]), replace(TRAINING, rounds=1)
+    run_plan(ready, made, once, tmp_path, load_planners=lambda: loaded.append("loaded"))
+    assert not loaded
