@@ -34,6 +34,9 @@ SILENCE = SilenceRule(activities=(COMPUTING, WAITING), gaps=3.0, floor_s=0.8, ce
 PROBE_S, MAX_PROBE_S = 0.8, 5.0
 """A device has so long to answer when it is asked, or as long as its longest gap between beats, within these."""
 DOWN_S = 20.0
+PARTED_S = 5.0
+"""A connection comes back within these seconds, or is given up: at all, and between two devices that both are heard.
+Waiting for longer than a device's loss and return take costs more than these; two lost SYNs in a row cost 3 s."""
 LOADING_S = 900.0  # weights of a large model come from a disk
 COMPUTING_S = 60.0
 STUCK_ROUNDS = 50.0
@@ -264,10 +267,13 @@ class Liveness:
                     self._forgiven[sender, report.device] = whole  # it is told once
                     said = f"link {sender}>{report.device}: {why}{self._own_stall()}"
                     return Fault("", said, (sender, report.device))
+        silent = {each.device for each in suspicions if each.kind == SILENT}
+        heard = set(self._detector.devices) - silent - self._probes.keys()
         for report in reports:
             for peer, seconds in report.down.items():
                 since_s = self.now_s() - self._back_s.get(peer, -math.inf)
-                if min(seconds, since_s) > DOWN_S and peer in members:
+                limit_s = PARTED_S if {report.device, peer} <= heard else DOWN_S
+                if min(seconds, since_s) > limit_s and peer in members:
                     why = f"link {report.device}>{peer}: there is no connection for {seconds:.0f} s"
                     return Fault("", why, (report.device, peer))
         for suspicion in suspicions:

@@ -243,7 +243,7 @@ def test_a_link_that_does_not_come_back_costs_the_device_behind_it(
     ready: Prepared, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bug: the training ended, though both devices lived and the others could go on without one of them."""
-    monkeypatch.setattr(liveness, "DOWN_S", 2.0)
+    monkeypatch.setattr(liveness, "PARTED_S", 2.0)
     found = meet(ready, table_plan(ready), tmp_path, fault("d0", SEVER, FORWARD))
     assert all(job.poll() is not None for job in found.jobs), "no process is left"
     assert [each.split()[1] for each in found.events.failures] == ["d2"], (found.events.failures, told(found.events))

@@ -19,6 +19,7 @@ from fleetune.training.liveness import (
     DOWN_S,
     FAST_BEATS,
     LOADING_S,
+    PARTED_S,
     SILENCE_S,
     Fault,
     Heartbeat,
@@ -401,13 +402,22 @@ def test_the_only_device_that_is_left_is_given_more_time() -> None:
 def test_a_connection_that_does_not_come_back_is_named() -> None:
     """Two devices cannot reach each other, while the coordinator reaches both."""
     devices = MonitoredDevices()
-    assert devices.receive_beats(d0=beat(down={"d1": DOWN_S})) is None
-    assert devices.receive_beats(d0=beat(down={"d1": DOWN_S + 1})) == Fault(
-        "", "link d0>d1: there is no connection for 21 s", ("d0", "d1")
+    assert devices.receive_beats(d0=beat(down={"d1": PARTED_S})) is None
+    assert devices.receive_beats(d0=beat(down={"d1": PARTED_S + 1})) == Fault(
+        "", "link d0>d1: there is no connection for 6 s", ("d0", "d1")
     )
     assert MonitoredDevices().find_fault(down={"d2": 30.0}) == Fault(
         "", "link coordinator>d2: there is no connection for 30 s", ("coordinator", "d2")
     )
+
+
+def test_a_connection_to_a_device_that_is_asked_for_a_sign_of_life_is_waited_for() -> None:
+    """It may be frozen, or its engine out of reach: then it is lost by its silence, and no link is named for it."""
+    devices = MonitoredDevices()
+    devices.liveness.begin_probe("d1")
+    assert devices.receive_beats(d0=beat(down={"d1": DOWN_S})) is None
+    found = devices.receive_beats(d0=beat(down={"d1": DOWN_S + 1}))
+    assert found is not None and found.link == ("d0", "d1")
 
 
 @pytest.mark.parametrize(("doing", "limit_s"), [("loading", LOADING_S), ("saving", SAVING_S), ("computing", 60.0)])
