@@ -131,6 +131,10 @@ class RoundMetrics:
     """Lane -> units that it trains from the next round on, where they were dealt anew. Neutral: empty, as before."""
     energy_j: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     """Joules since the reports of the round before, by the counters of its machines; None unless all of them tell."""
+    loss_scale: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    """What the loss was multiplied by in fp16; None in other precisions."""
+    overflowed: Annotated[tuple[str, ...], Field(exclude_if=_neutral)] = ()
+    """Lanes that took no step, as their gradients were not finite in fp16."""
 
 
 @record

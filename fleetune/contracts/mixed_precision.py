@@ -3,19 +3,15 @@
 from fleetune.contracts.record import one_of
 from fleetune.errors import Refused
 
-HALF = {"bf16": "bfloat16"}
+BF16, FP16 = "bf16", "fp16"
+HALF = {BF16: "bfloat16", FP16: "float16"}
 """Name of a mixed precision -> torch's name of the type that it computes in."""
 
 
 def check_mixed_precision(mixed_precision: str | None, precision: str) -> None:
-    """Refuse a mixed precision that is unknown, not built, or contradicts the precision of the weights."""
+    """Refuse a mixed precision that is unknown, or contradicts the precision of the weights."""
     if mixed_precision is None:
         return
-    if mixed_precision == "fp16":
-        raise Refused(
-            "model: mixed_precision fp16 needs a scaled loss, or small gradients become zero, and that is not built; "
-            "give bf16, which has the range of float32, or leave mixed_precision out"
-        )
     one_of("model", "mixed_precision", mixed_precision, tuple(HALF))
     if precision != "float32":
         raise Refused(

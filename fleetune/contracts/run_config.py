@@ -55,8 +55,8 @@ class ModelRequest:
     """Size of a unit: `block` (a transformer or residual block) or `layer`."""
     precision: str = "float32"
     mixed_precision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
-    """`bf16`: forward, backward and frozen weights are bfloat16; trained weights, their gradients and optimizer state
-    stay float32. None: everything is `precision`."""
+    """`bf16` or `fp16`: forward, backward and frozen weights are of that type; trained weights, their gradients and
+    optimizer state stay float32. None: everything is `precision`."""
     revision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     """Branch, tag or commit on the hub; by default the main branch. The run record holds the resolved commit."""
     cache_activations: Annotated[bool, Field(exclude_if=lambda value: not value)] = False

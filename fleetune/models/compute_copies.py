@@ -1,10 +1,10 @@
 """Weights in half precision for forward and backward, beside the float32 masters that training changes.
 
-A model computes in bfloat16 as if it were loaded in that type: parameters and what they make are bfloat16, but those of
-batch norms, whose statistics need float32, and buffers. Frozen parameters are held in bfloat16 alone. Of trained ones
-the masters stay float32, and so do their gradients, sums of gradients and optimizer state; a copy in bfloat16, made
-once after each step, serves all micro-batches of a round. The copy is a part of the graph, so that autograd adds each
-micro-batch's gradient, which is bfloat16, to the master's in float32.
+A model computes in bfloat16 or float16 as if it were loaded in that type: parameters and what they make are of it, but
+those of batch norms, whose statistics need float32, and buffers. Frozen parameters are held in it alone. Of trained
+ones the masters stay float32, and so do their gradients, sums of gradients and optimizer state; a copy in half
+precision, made once after each step, serves all micro-batches of a round. The copy is a part of the graph, so that
+autograd adds each micro-batch's gradient, which is of the half type, to the master's in float32.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

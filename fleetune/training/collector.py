@@ -87,9 +87,10 @@ class Collector:
             term = gradient if factor == 1.0 else gradient * factor
             parameter.grad = term.clone() if parameter.grad is None else parameter.grad.add_(term)
 
-    def commit(self, round: int, scale: float) -> None:
-        """Take the optimizer's step with gradients times `scale`."""
-        self.optimizer.step(round, scale)
+    def commit(self, round: int, scale: float | None) -> None:
+        """Take the optimizer's step with gradients times `scale`; None: take none."""
+        if scale is not None:
+            self.optimizer.step(round, scale)
 
 
 def push_state(seat: TrainingSeat) -> Tensors:

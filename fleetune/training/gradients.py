@@ -137,15 +137,19 @@ def tied_holders(units: dict[str, tuple[str, ...]], lane: Lane) -> dict[str, tup
     return {name: tuple(segments) for name, segments in found.items() if len(segments) > 1}
 
 
+class NotFinite(Refused):
+    """A gradient is not finite."""
+
+
 def gradient_norms(gradients: Mapping[str, torch.Tensor], round: int) -> dict[str, torch.Tensor]:
-    """Return the L2 norm of each gradient by name; Refused, naming the first gradient that is not finite."""
+    """Return the L2 norm of each gradient by name; NotFinite, naming the first gradient that is not."""
     if not gradients:
         return {}
     norms = dict(zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True))
     if not bool(torch.stack(list(norms.values())).isfinite().all()):
         for name, gradient in gradients.items():  # a norm may overflow where every element is finite
             if not bool(gradient.isfinite().all()):
-                raise Refused(
+                raise NotFinite(
                     f"training: the gradient of {name} in round {round} is not finite; choose a smaller learning_rate, "
                     "or clip_norm"
                 )

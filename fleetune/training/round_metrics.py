@@ -6,11 +6,13 @@ from typing import Any
 import torch
 
 from fleetune.contracts.metrics import RoundMetrics, TimelineRow
+from fleetune.contracts.mixed_precision import FP16
 from fleetune.contracts.plan import AVERAGE, Plan, parse_action
 from fleetune.errors import Refused
 from fleetune.training.batches import lane_samples, lane_weights
 from fleetune.training.energy import total_j
 from fleetune.training.gradients import total_norm
+from fleetune.training.loss_scale import UNSCALED
 from fleetune.training.measurements import MeasuredRound, ReportedRow, RoundMeasurements
 from fleetune.training.optimizer import learning_rate
 from fleetune.training.task import TrainingTask
@@ -45,11 +47,13 @@ def round_metrics(
     task: TrainingTask, plan: Plan, round: int, ready: Reports, measured: RoundMeasurements
 ) -> tuple[RoundMetrics, dict[str, torch.Tensor]]:
     """Merge the devices' reports of a round into `measured`; return the round's metrics, and the norm of each lane's
-    gradients, of which the largest is reported.
+    gradients, of which the largest is reported, without the scale of the loss.
 
-    Refused if clipping is on and the norm is not finite.
+    Refused if clipping is on and the norm is not finite, or if gradients overflow though the loss is not scaled.
     """
-    norms = norms_by_lane(plan, ready)
+    scale = next(float(header.get("loss_scale", UNSCALED)) for header in ready.values())
+    norms = {lane: norm / scale for lane, norm in norms_by_lane(plan, ready).items()}
+    overflowed = _overflowed(task, plan, round, ready, scale)
     reported: list[ReportedRow] = [row for header in ready.values() for row in header["rows"]]
     averaged, of_round = list[ReportedRow](), list[ReportedRow]()
     for row in reported:
@@ -64,8 +68,10 @@ def round_metrics(
             sent_bytes[device, peer] = int(size)
     round_s = max(row.end_s for row in rows)
     measured.add(round, MeasuredRound(round_s, rows, sent_bytes))
-    clipped, norm = task.training.clip_norm is not None, torch.stack(list(norms.values())).max()
-    if clipped and not bool(norm.isfinite()):
+    stepped = [norm for lane, norm in norms.items() if lane not in overflowed]
+    clipped = task.training.clip_norm is not None and bool(stepped)
+    norm = torch.stack(stepped).max() if clipped else torch.tensor(0.0)
+    if not bool(norm.isfinite()):
         raise Refused(
             f"training: the gradients of round {round} have a norm of {float(norm)}; choose a smaller learning_rate"
         )
@@ -76,8 +82,25 @@ def round_metrics(
         learning_rate=learning_rate(task.training, round),
         round_s=round_s,
         energy_j=total_j(header.get("energy_j") for header in ready.values()),
+        loss_scale=scale if task.model.mixed_precision == FP16 else None,
+        overflowed=overflowed,
     )
     return metrics, norms
+
+
+def _overflowed(task: TrainingTask, plan: Plan, round: int, ready: Reports, scale: float) -> tuple[str, ...]:
+    """Return the lanes that take no step, and tell of them; a collector's are all or none."""
+    told = {str(lane) for header in ready.values() for lane in header.get("overflowed", ())}
+    lanes = tuple(lane.name for lane in plan.lanes if lane.name in told or (told and plan.collector))
+    if lanes and scale <= UNSCALED:
+        raise Refused(
+            f"training: the gradients of round {round} are not finite in fp16, and the loss is not scaled any more; "
+            "give model.mixed_precision bf16, or choose a smaller learning_rate"
+        )
+    if lanes:
+        of = f" of {', '.join(lanes)}" if len(plan.lanes) > 1 else ""
+        task.note(f"round {round}: the gradients{of} overflow in fp16, so no step is taken; the loss scale was {scale:g}")
+    return lanes
 
 
 def timeline(reported: list[ReportedRow]) -> list[TimelineRow]:

@@ -70,12 +70,13 @@ class RoundRunner:
     def __init__(self, program: DeviceProgram, context: RoundContext) -> None:
         self._program, self._context = program, context
         self._result = RoundResult()
+        self._loss_scale = 1.0
         self._frees = _last_uses(program)
         self._coder = LinkCoder(context.plan, program.device, context.feedback)
 
-    def run(self, round: int) -> RoundResult:
-        """Run one round; the gradients, summed over all devices, end in the parameters' `grad`."""
-        self._result = RoundResult()
+    def run(self, round: int, loss_scale: float = 1.0) -> RoundResult:
+        """Run one round; the gradients, summed over all devices and times `loss_scale`, end in the parameters' `grad`."""
+        self._result, self._loss_scale = RoundResult(), loss_scale
         self._context.exchange.start_round(round)
         self._coder.start_round()
         for seat in self._context.seats.values():
@@ -105,11 +106,18 @@ class RoundRunner:
             seat.arrivals.clear()
             seat.terms.clear()
 
-    def commit(self, round: int, scales: Mapping[str, float]) -> None:
-        """Step the parameters with gradients times their lane's scale, and keep the round's batch statistics."""
+    def commit(self, round: int, scales: Mapping[str, float | None]) -> None:
+        """Step the parameters with gradients times their lane's scale, and keep the round's batch statistics.
+
+        The parameters of a lane whose scale is None stay as they are; with a collector all have the same scale.
+        """
         for seat in self._context.seats.values():
-            seat.optimizer.step(round, scales[seat.seat.lane.name])
-            seat.runner.renew_copies()
+            scale = scales[seat.seat.lane.name]
+            if scale is None:
+                seat.optimizer.clear_gradients()
+            else:
+                seat.optimizer.step(round, scale)
+                seat.runner.renew_copies()
             seat.statistics.commit()
         if self._context.collector is not None:
             self._context.collector.commit(round, next(iter(scales.values())))
@@ -210,7 +218,7 @@ class RoundRunner:
         summed = loss_sum(outputs[seat.runner.graph.output], labels, seat.batches.task)
         loss = summed / max(1, seat.batches.targets)
         seat.loss += float(loss.detach())
-        return loss
+        return loss if self._loss_scale == 1.0 else loss * self._loss_scale
 
     def _reduce(self, step: Step) -> None:
         context, action = self._context, step.action

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.mixed_precision import FP16
 from fleetune.contracts.plan import Plan
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.program import DeviceProgram
@@ -16,8 +17,9 @@ from fleetune.recovery.holdings import BACKUP, Need, Version, needs_of
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
 from fleetune.training.exchange import Exchange, attempt_of
-from fleetune.training.gradients import gradient_norms, pack_norms
+from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
+from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.roles import averages_after, keeps_residuals, moved
 from fleetune.training.rounds import RoundContext, RoundRunner
 from fleetune.training.task import WorkerTask
@@ -78,33 +80,44 @@ class RunningPlan:
         """Apply the round that is prepared; return the rows of the average that follows it."""
         round = commit["round"]
         with self.context.throttle.throttled(), self.state.advance(attempt_of(commit)):
-            self.rounds.commit(round, {lane: float(scale) for lane, scale in commit["scales"].items()})
+            self.rounds.commit(round, {n: None if s is None else float(s) for n, s in commit["scales"].items()})
             rows = self.rounds.average() if self.averages_after(round) else []
             if moves := commit.get("moves"):
                 self._deal({lane: tuple(units) for lane, units in moves.items()})
         return rows
 
-    def norms(self, round: int) -> dict[str, dict[str, Any]]:
-        """Return the packed norms of all gradients that this device steps, by lane; Refused if one is not finite.
+    def norms(self, round: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """Return the packed norms of all gradients that this device steps, by lane, and the lanes that overflowed.
 
         Only those that clipping needs are packed: each group's leader reports, and of a weight that several segments
-        share the first of them. A collector reports what it has summed, as the first lane's.
+        share the first of them. A collector reports what it has summed, as the first lane's. NotFinite for a gradient
+        that is not, but in fp16.
         """
         found: dict[str, dict[str, torch.Tensor]] = {}
-        plan, collector = self.context.plan, self.held.collector
+        plan, collector, overflowed = self.context.plan, self.held.collector, set[str]()
+
+        def norms_of(optimizer: NamedOptimizer, lane: str) -> dict[str, torch.Tensor]:
+            try:
+                return gradient_norms(optimizer.gradients(), round)
+            except NotFinite:
+                if self.task.model.mixed_precision != FP16:
+                    raise
+                overflowed.add(lane)
+                return {}
+
         with self.context.throttle.throttled():
             for each in self.held.seats.values():
-                norms = gradient_norms(each.optimizer.gradients(), round)
+                norms = norms_of(each.optimizer, each.seat.lane.name)
                 if each.seat.is_leader and not plan.collector:
                     own = each.seat.index
                     mine = {n: norm for n, norm in norms.items() if each.tied.get(n, (own,))[0] == own}
                     found.setdefault(each.seat.lane.name, {}).update(mine)
             if collector is not None:
-                found[plan.lanes[0].name] = gradient_norms(collector.optimizer.gradients(), round)
+                found[plan.lanes[0].name] = norms_of(collector.optimizer, plan.lanes[0].name)
         if self.task.training.clip_norm is None:
-            return {}
+            return {}, sorted(overflowed)
         order = {name: index for index, name in enumerate(self.described.trainable)}
-        return {lane: pack_norms(norms, order) for lane, norms in found.items()}
+        return {lane: pack_norms(norms, order) for lane, norms in found.items()}, sorted(overflowed)
 
     def _deal(self, moves: Mapping[str, tuple[str, ...]]) -> None:
         """Let lanes train other units from the next round on."""

@@ -29,7 +29,7 @@ from fleetune.training.checkpoints import (
 from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
 from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, MessageLost, NotBack, Said
 from fleetune.training.exchange import attempt_of
-from fleetune.training.gradients import clip_scale
+from fleetune.training.loss_scale import next_scale, step_scales
 from fleetune.training.measurements import RoundMeasurements, busy_s
 from fleetune.training.migration import Migration, describe_version, parse_holdings, parse_version
 from fleetune.training.pace import PaceWatch
@@ -320,7 +320,9 @@ class TrainingLoop:
         if not self._limited or self._new:
             self._workers.limit_cpu()
             self._limited, self._new = True, False
-        self._workers.send(command.devices, "start", {"attempt": command.attempt, "round": command.round})
+        scale = next_scale(self._task.model, self._log.rounds)
+        told = {"attempt": command.attempt, "round": command.round, "loss_scale": scale}
+        self._workers.send(command.devices, "start", told)
         return ()
 
     def _log_commit(self, command: p.LogCommit) -> Iterable[p.Event]:
@@ -335,8 +337,9 @@ class TrainingLoop:
         self._log.commit(metrics)
         task.logged(round)
         self._metrics = metrics
-        scales = {lane: clip_scale(task.training, norm) for lane, norm in norms.items()}
-        self._commit = {"round": round, "attempt": command.attempt, "scales": scales, "moves": metrics.moves}
+        following = {"moves": metrics.moves, "loss_scale": next_scale(task.model, self._log.rounds)}
+        scales = step_scales(task.training, metrics, norms)
+        self._commit = {"round": round, "attempt": command.attempt, "scales": scales, **following}
         self._ready = {}
         due = self._saver.due(round + 1)
         slow = self._pace.observe(plan, round, self._measured.newest)

@@ -33,6 +33,7 @@ import torch
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
+from fleetune.contracts.mixed_precision import FP16
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.links.authentication import KeyPair
@@ -149,16 +150,19 @@ class _Worker:
             if header["round"] != running.state.done:
                 done = running.state.done
                 raise TryAgain(f"was told to begin round {header['round']} with {done} rounds done")
-            self._run_round(running, header["round"])
+            self._run_round(running, header)
 
-    def _run_round(self, running: RunningPlan, round: int) -> None:
-        """Run one round up to its report."""
-        work = running.rounds.run(round)
+    def _run_round(self, running: RunningPlan, told: Mapping[str, Any]) -> None:
+        """Run one round, as the coordinator has told, up to its report."""
+        round, loss_scale = told["round"], float(told.get("loss_scale", 1.0))
+        work = running.rounds.run(round, loss_scale)
         work.rows[:0] = self._held.averaged
         bad = next((loss for loss in work.losses.values() if not math.isfinite(loss)), None)
         if bad is not None:
-            raise Refused(f"training: round {round} has a loss of {bad}; choose a smaller learning_rate, or clip_norm")
-        self._report(running, round, work)
+            other = ", or mixed_precision bf16" if self._task.model.mixed_precision == FP16 else ""
+            why = f"round {round} has a loss of {bad}; choose a smaller learning_rate, or clip_norm{other}"
+            raise Refused(f"training: {why}")
+        self._report(running, round, work, loss_scale)
         self._held.prepared = (round, self._exchange.attempt)
 
     def _commit(self, commit: Mapping[str, Any]) -> None:
@@ -176,15 +180,18 @@ class _Worker:
             held.back_up(running)
         held.end_backup(running)
         if commit["starts_next"]:
-            self._run_round(running, commit["round"] + 1)
+            self._run_round(running, {**commit, "round": commit["round"] + 1})
 
-    def _report(self, running: RunningPlan, round: int, work: RoundResult) -> None:
+    def _report(self, running: RunningPlan, round: int, work: RoundResult, loss_scale: float) -> None:
         """Report the round's losses, gradient norms, memory, bytes and timeline rows to the coordinator."""
+        norms, overflowed = running.norms(round)
         header = {
             "round": round,
             "attempt": self._exchange.attempt,
             "losses": work.losses,
-            "norms": running.norms(round),
+            "norms": norms,
+            "loss_scale": loss_scale,
+            "overflowed": overflowed,
             "peak_memory_bytes": peak_memory_bytes(self._device),
             "sent_bytes": self._links.bytes_sent(),
             "energy_j": self._energy.take(),

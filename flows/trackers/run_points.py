@@ -119,6 +119,8 @@ class RunPoints:
         values = {"train/loss": one.loss, "train/learning_rate": one.learning_rate, "train/round_s": one.round_s}
         if one.gradient_norm is not None:
             values["train/gradient_norm"] = one.gradient_norm
+        if one.loss_scale is not None:
+            values["train/loss_scale"] = one.loss_scale
         sizes = self._sizes
         if sizes is not None and one.energy_j is not None and sizes.known(one.round, resumed_from):
             values["train/joules_per_sample"] = one.energy_j / sizes.samples

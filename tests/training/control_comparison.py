@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
@@ -39,6 +40,8 @@ class Difference:
 
 FP32, FP64 = 1e-5, 1e-10
 """Largest allowed difference between a run and its control, if rounding allows it."""
+FIRST_SCALE = 2.0**16
+"""Of the loss in fp16."""
 FACTOR = 20.0
 """Largest allowed difference in multiples of the machine's own rounding.
 
@@ -102,8 +105,9 @@ class Controls:
         data = PreparedData(ready.folders.data)
         model = whole_model(ready)
         if ready.model.mixed_precision is not None:
-            model = compute_in_half(model)
-        return train_unsplit(model, data, self._training, ready.seed, ready.units, order)
+            model = compute_in_half(model, ready.model.mixed_precision)
+        scaler = GradScaler("cpu", FIRST_SCALE, enabled=ready.model.mixed_precision == "fp16")
+        return train_unsplit(model, data, self._training, ready.seed, ready.units, order, scaler)
 
 
 def has_batch_norm(ready: Prepared) -> bool:

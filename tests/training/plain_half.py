@@ -1,4 +1,4 @@
-"""Mixed precision in plain PyTorch: each forward of an unsplit model calls it with its parameters cast to bfloat16.
+"""Mixed precision in plain PyTorch: each forward of an unsplit model calls it with its parameters in half precision.
 
 The parameters stay float32. Autograd casts their gradients back and sums micro-batches up in float32. Nothing of the
 library is used.
@@ -12,17 +12,18 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-HALF = torch.bfloat16
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def compute_in_half(model: nn.Module) -> nn.Module:
-    """Let a model compute in bfloat16, but for its batch norms' parameters; it returns float32 logits."""
+def compute_in_half(model: nn.Module, mixed_precision: str) -> nn.Module:
+    """Let a model compute in half precision, but for its batch norms' parameters; it returns float32 logits."""
+    half = HALF[mixed_precision]
     whole = model.forward
     kept = {id(p) for module in model.modules() if isinstance(module, _BatchNorm) for p in module.parameters()}
 
     def forward(**inputs: torch.Tensor) -> Any:
-        cast = {name: p.to(HALF) for name, p in model.named_parameters() if id(p) not in kept}
-        given = {name: value.to(HALF) if value.is_floating_point() else value for name, value in inputs.items()}
+        cast = {name: p.to(half) for name, p in model.named_parameters() if id(p) not in kept}
+        given = {name: value.to(half) if value.is_floating_point() else value for name, value in inputs.items()}
         model.forward = whole
         try:
             return SimpleNamespace(logits=functional_call(model, cast, kwargs=given).logits.float())

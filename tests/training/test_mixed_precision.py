@@ -6,14 +6,20 @@ cut read, and of shared weights) the sums are rounded to bfloat16, whose step is
 of a micro-batch round their gradients one by one, as a plain loop over the same shards does.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from fleetune.contracts import json_io
+from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
+from fleetune.errors import Refused
+from fleetune.training import loss_scale
 from tests.data.chat_samples import CHATML, chats
 from tests.data.samples import json_lines
+from tests.training import control_comparison
 from tests.training.control_comparison import FP32, beside_control, whole_model
 from tests.training.lane_training import lane_models, train_federated
 from tests.training.model_families import BY_NAME, FAMILIES, data_request, model_request
@@ -22,15 +28,16 @@ from tests.training.test_chats import QWEN3
 from tests.training.test_control import UNEVEN, compared, cut_run, request
 from tests.training.test_lanes import TRAINING, _blocks, _parameters, beside, by_blocks, split
 
-BF16 = 5e-3
+BF16, FP16 = 5e-3, 1e-3
 """Relative; 2.7e-3 was measured after four rounds of AdamW (Llama), 9e-4 for shards."""
+TOO_MUCH = 2.0**24
 LORA = Lora(r=4, alpha=8, dropout=0.1, targets=("q_proj", "v_proj"))
 
 
-def ready_for(name: str, folder: Path, **changes: object) -> Prepared:
+def ready_for(name: str, folder: Path, mixed_precision: str = "bf16", **changes: object) -> Prepared:
     """Prepare a family in mixed precision."""
     family = BY_NAME[name]
-    model = model_request(family, dropout=True, mixed_precision="bf16", **changes)
+    model = model_request(family, dropout=True, mixed_precision=mixed_precision, **changes)
     return prepared(model, data_request(family, folder), folder)
 
 
@@ -125,3 +132,77 @@ def test_masters_are_saved_and_half_the_bytes_cross(tmp_path: Path) -> None:
     trained = [name for name, p in whole_model(ready).named_parameters() if p.requires_grad]
     assert all(state[name].dtype == torch.float32 for name in trained)
     assert any(not torch.equal(state[name], state[name].bfloat16().float()) for name in trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "llama", "mobilenet_v2"])
+def test_a_pipeline_computes_in_float16_as_the_unsplit_model(name: str, tmp_path: Path) -> None:
+    """A model cut in the middle agrees with a plain loop that scales its loss by torch's GradScaler."""
+    ready = ready_for(name, tmp_path, "fp16")
+    found = compared(ready, [len(ready.units) // 2], [[8], [8]], request(rounds=4, clip_norm=0.5), tmp_path)
+    assert found.bitwise or (name == "llama" and found.within(FP16)), found.found
+
+
+@pytest.mark.slow
+def test_groups_scale_the_loss_as_one(tmp_path: Path) -> None:
+    """Two devices of each segment sum scaled gradients; what a micro-batch's parts round differs from the whole."""
+    ready = ready_for("bert", tmp_path, "fp16")
+    training = request(rounds=2, optimizer="sgd", learning_rate=1e-1)
+    run = cut_run(ready, plan(ready.units, [len(ready.units) // 2], [[3, 5], [3, 5]]), training, tmp_path)
+    found = beside_control(ready, run, training, UNEVEN)
+    assert found.within(FP16), found.found
+
+
+@pytest.mark.slow
+def test_a_round_that_overflows_takes_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss is scaled by far too much at first. Rounds are committed without a step, at half of the scale each,
+    until gradients are finite; weights, moments and all are those of a plain loop with GradScaler. A training that is
+    interrupted in between goes on with the scale that it had.
+    """
+    monkeypatch.setattr(loss_scale, "FIRST", TOO_MUCH)
+    monkeypatch.setattr(control_comparison, "FIRST_SCALE", TOO_MUCH)
+    ready = ready_for("bert", tmp_path, "fp16")
+    told: list[str] = []
+    made = plan(ready.units, [len(ready.units) // 2], [[8], [8]])
+    training = request(rounds=12, clip_norm=0.5)
+
+    def interrupt(label: str, done: float, total: float, unit: str, detail: str) -> None:
+        if detail.startswith("round 3 of"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(ready, made, replace(training, checkpoint_every_rounds=2), tmp_path, progress=interrupt)
+    run = cut_run(ready, made, replace(training, checkpoint_every_rounds=2), tmp_path, note=told.append)
+    found = beside_control(ready, run, training, [(0, 8)])
+    assert found.bitwise, found.found
+    rounds = json_io.read(TrainingMetrics, tmp_path / "output" / "metrics" / "training.json").rounds
+    overflowed = [each.round for each in rounds if each.overflowed]
+    assert overflowed and overflowed[0] == 0 and overflowed[-1] < len(rounds) - 2, overflowed
+    assert [each.loss_scale for each in rounds[:3]] == [TOO_MUCH, TOO_MUCH / 2, TOO_MUCH / 4]
+    assert all(each.gradient_norm is None for each in rounds if each.overflowed)
+    assert any("overflow in fp16" in sentence for sentence in told)
+
+
+@pytest.mark.slow
+def test_gradients_that_no_scale_makes_finite_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss that is scaled no more and still overflows is told with what to do, and nothing runs for ever."""
+    monkeypatch.setattr(loss_scale, "FIRST", 1.0)
+    ready = ready_for("bert", tmp_path, "fp16")
+    made = plan(ready.units, [len(ready.units) // 2], [[8], [8]])
+    training = request(rounds=40, optimizer="sgd", learning_rate=3e3)
+    with pytest.raises(Refused, match="bf16"):
+        run_plan(ready, made, training, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_collector_takes_no_step_with_gradients_that_overflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sum is one: lanes step together or not at all."""
+    monkeypatch.setattr(loss_scale, "FIRST", TOO_MUCH)
+    ready = ready_for("bert", tmp_path, "fp16")
+    made = by_blocks(ready, [2])
+    metrics = run_plan(ready, made, replace(TRAINING, rounds=10), tmp_path)
+    lanes = tuple(lane.name for lane in made.lanes)
+    assert {each.overflowed for each in metrics.rounds} == {(), lanes}
+    assert metrics.rounds[-1].loss < metrics.rounds[0].loss

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
 
 from fleetune.contracts.training_request import TrainingRequest
@@ -46,12 +47,20 @@ class Order:
 
 
 def train_unsplit(
-    model: nn.Module, data: PreparedData, training: TrainingRequest, seed: int, units: Sequence[str], order: Order
+    model: nn.Module,
+    data: PreparedData,
+    training: TrainingRequest,
+    seed: int,
+    units: Sequence[str],
+    order: Order,
+    scaler: GradScaler | None = None,
 ) -> Control:
     """Train one model with micro-batch accumulation.
 
-    units: names of modules before which torch's generator is seeded anew.
+    units: names of modules before which torch's generator is seeded anew. scaler: scales the loss; by default nothing
+    does.
     """
+    scaler = scaler or GradScaler("cpu", enabled=False)
     model.train()
     here = {"round": 0, "micro_batch": 0}
     for unit in units:
@@ -77,15 +86,17 @@ def train_unsplit(
                 part = {k: v[order.rows(start, span)] for k, v in rows.items()}
                 _restore(model, replicas[shard])
                 loss = _loss(model, part, data.task) / targets
-                loss.backward()
+                scaler.scale(loss).backward()
                 replicas[shard] = _statistics(model)
                 total += float(loss.detach())
         _restore(model, _mean(replicas, order.shards))
+        scaler.unscale_(optimizer)
         if training.clip_norm is not None:
             clip_grad_norm_(parameters, training.clip_norm)
         for group in optimizer.param_groups:
             group["lr"] = _rate(training, round)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         control.losses.append(total)
     control.state = {k: v.detach().clone() for k, v in model.state_dict().items()}

@@ -36,23 +36,25 @@ def unit(name: str, flops: int, trained: float) -> Unit:
 
 
 @pytest.mark.parametrize(
-    ("name", "float32", "bf16"),
+    ("name", "float32", "bf16", "fp16"),
     [
-        ("NVIDIA H100 80GB HBM3", 67e12, 989e12),
-        ("NVIDIA H100 PCIe", 51e12, 756e12),
-        ("NVIDIA A100-SXM4-80GB", 19.5e12, 312e12),
-        ("Tesla T4", 8.1e12, None),
-        ("NVIDIA L4", 30.3e12, 121e12),
-        ("NVIDIA L40S", 91.6e12, 362e12),
-        ("NVIDIA L40S Laptop GPU", None, None),
-        ("NVIDIA XL4", None, None),
-        ("", None, None),
+        ("NVIDIA H100 80GB HBM3", 67e12, 989e12, 989e12),
+        ("NVIDIA H100 PCIe", 51e12, 756e12, 756e12),
+        ("NVIDIA A100-SXM4-80GB", 19.5e12, 312e12, 312e12),
+        ("Tesla T4", 8.1e12, None, 65e12),
+        ("NVIDIA L4", 30.3e12, 121e12, 121e12),
+        ("NVIDIA L40S", 91.6e12, 362e12, 362e12),
+        ("NVIDIA L40S Laptop GPU", None, None, None),
+        ("NVIDIA XL4", None, None, None),
+        ("", None, None, None),
     ],
 )
-def test_a_peak_is_that_of_exactly_this_gpu(name: str, float32: float | None, bf16: float | None) -> None:
+def test_a_peak_is_that_of_exactly_this_gpu(
+    name: str, float32: float | None, bf16: float | None, fp16: float | None
+) -> None:
     """Names that only resemble a known one have no peak; half precision has its own, and float64 none."""
-    found = [peak_flops_per_s(name, precision) for precision in ("float32", "bf16", "float64")]
-    assert found == [float32, bf16, None]
+    found = [peak_flops_per_s(name, precision) for precision in ("float32", "bf16", "fp16", "float64")]
+    assert found == [float32, bf16, fp16, None]
 
 
 def test_a_step_of_a_whole_model_is_three_forwards_but_for_the_first_inputs() -> None:
