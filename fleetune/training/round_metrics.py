@@ -99,7 +99,9 @@ def _overflowed(task: TrainingTask, plan: Plan, round: int, ready: Reports, scal
         )
     if lanes:
         of = f" of {', '.join(lanes)}" if len(plan.lanes) > 1 else ""
-        task.note(f"round {round}: the gradients{of} overflow in fp16, so no step is taken; the loss scale was {scale:g}")
+        task.note(
+            f"round {round}: the gradients{of} overflow in fp16, so no step is taken; the loss scale was {scale:g}"
+        )
     return lanes
 
 

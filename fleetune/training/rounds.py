@@ -75,7 +75,7 @@ class RoundRunner:
         self._coder = LinkCoder(context.plan, program.device, context.feedback)
 
     def run(self, round: int, loss_scale: float = 1.0) -> RoundResult:
-        """Run one round; the gradients, summed over all devices and times `loss_scale`, end in the parameters' `grad`."""
+        """Run one round; the gradients, summed over all devices, times `loss_scale`, end in the parameters' `grad`."""
         self._result, self._loss_scale = RoundResult(), loss_scale
         self._context.exchange.start_round(round)
         self._coder.start_round()

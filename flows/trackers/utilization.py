@@ -28,8 +28,8 @@ float32 is without tensor cores, which torch leaves alone unless it is told othe
 def round_at_peak_s(fleet: Fleet, profile: Profile, plan: Plan, precision: str) -> float | None:
     """Return the seconds of a round at the peak of all devices of the plan; divided by measured ones they are the MFU.
 
-    precision: `float32`, `float64`, `bf16` or `fp16`. None where a peak is not known, as of every CPU, and for plans that skip
-    operations or train several lanes.
+    precision: `float32`, `float64`, `bf16` or `fp16`. None where a peak is not known, as of every CPU, and for plans
+    that skip operations or train several lanes.
     """
     if plan.gates or len(plan.lanes) > 1:
         return None

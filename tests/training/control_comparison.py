@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.amp.grad_scaler import GradScaler
 
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
@@ -40,8 +39,6 @@ class Difference:
 
 FP32, FP64 = 1e-5, 1e-10
 """Largest allowed difference between a run and its control, if rounding allows it."""
-FIRST_SCALE = 2.0**16
-"""Of the loss in fp16."""
 FACTOR = 20.0
 """Largest allowed difference in multiples of the machine's own rounding.
 
@@ -106,8 +103,7 @@ class Controls:
         model = whole_model(ready)
         if ready.model.mixed_precision is not None:
             model = compute_in_half(model, ready.model.mixed_precision)
-        scaler = GradScaler("cpu", FIRST_SCALE, enabled=ready.model.mixed_precision == "fp16")
-        return train_unsplit(model, data, self._training, ready.seed, ready.units, order, scaler)
+        return train_unsplit(model, data, self._training, ready.seed, ready.units, order)
 
 
 def has_batch_norm(ready: Prepared) -> bool:

@@ -27,7 +27,8 @@ class LaneModel:
 
     def __init__(self, ready: Prepared, model: nn.Module, plan: Plan, lane: int, local: Path | None = None) -> None:
         """local: the lane's own prepared data; None: it is dealt rows of the common ones."""
-        self.model = (compute_in_half(model, ready.model.mixed_precision) if ready.model.mixed_precision else model).train()
+        mixed = ready.model.mixed_precision
+        self.model = (compute_in_half(model, mixed) if mixed else model).train()
         self.data = PreparedData(local or ready.folders.data)
         count = self.data.size("train")
         self.rows = lane_rows(plan, plan.lanes[lane], count, ready.seed) if local is None else np.arange(count)

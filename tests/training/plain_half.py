@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+FIRST_SCALE = 2.0**16
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -31,4 +33,11 @@ def compute_in_half(model: nn.Module, mixed_precision: str) -> nn.Module:
             model.forward = forward
 
     model.forward = forward
+    if half is torch.float16:
+        model.loss_scaler = GradScaler("cpu", FIRST_SCALE)
     return model
+
+
+def scaler_of(model: nn.Module) -> GradScaler:
+    """Return what scales the loss of a model; of one that does not compute in float16 it does nothing."""
+    return getattr(model, "loss_scaler", None) or GradScaler("cpu", enabled=False)

@@ -19,7 +19,7 @@ from fleetune.errors import Refused
 from fleetune.training import loss_scale
 from tests.data.chat_samples import CHATML, chats
 from tests.data.samples import json_lines
-from tests.training import control_comparison
+from tests.training import plain_half
 from tests.training.control_comparison import FP32, beside_control, whole_model
 from tests.training.lane_training import lane_models, train_federated
 from tests.training.model_families import BY_NAME, FAMILIES, data_request, model_request
@@ -160,7 +160,7 @@ def test_a_round_that_overflows_takes_no_step(tmp_path: Path, monkeypatch: pytes
     interrupted in between goes on with the scale that it had.
     """
     monkeypatch.setattr(loss_scale, "FIRST", TOO_MUCH)
-    monkeypatch.setattr(control_comparison, "FIRST_SCALE", TOO_MUCH)
+    monkeypatch.setattr(plain_half, "FIRST_SCALE", TOO_MUCH)
     ready = ready_for("bert", tmp_path, "fp16")
     told: list[str] = []
     made = plan(ready.units, [len(ready.units) // 2], [[8], [8]])

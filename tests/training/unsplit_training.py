@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
 
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.models.randomness import unit_seed
+from tests.training.plain_half import scaler_of
 
 
 @dataclass
@@ -47,20 +47,13 @@ class Order:
 
 
 def train_unsplit(
-    model: nn.Module,
-    data: PreparedData,
-    training: TrainingRequest,
-    seed: int,
-    units: Sequence[str],
-    order: Order,
-    scaler: GradScaler | None = None,
+    model: nn.Module, data: PreparedData, training: TrainingRequest, seed: int, units: Sequence[str], order: Order
 ) -> Control:
     """Train one model with micro-batch accumulation.
 
-    units: names of modules before which torch's generator is seeded anew. scaler: scales the loss; by default nothing
-    does.
+    units: names of modules before which torch's generator is seeded anew.
     """
-    scaler = scaler or GradScaler("cpu", enabled=False)
+    scaler = scaler_of(model)
     model.train()
     here = {"round": 0, "micro_batch": 0}
     for unit in units:
