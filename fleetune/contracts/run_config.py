@@ -8,7 +8,13 @@ from pydantic import Field
 
 from fleetune.contracts.fleet import LAUNCHERS, PROCESS
 from fleetune.contracts.fleet_request import FleetRequest
-from fleetune.contracts.mixed_precision import HALF, check_mixed_precision, refuse_compression
+from fleetune.contracts.mixed_precision import (
+    HALF,
+    check_mixed_precision,
+    check_quantization,
+    refuse_compression,
+    refuse_gates,
+)
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
 from fleetune.contracts.schedule import Schedule
 from fleetune.contracts.tasks import SCORES, TASKS
@@ -57,6 +63,9 @@ class ModelRequest:
     mixed_precision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     """`bf16` or `fp16`: forward, backward and frozen weights are of that type; trained weights, their gradients and
     optimizer state stay float32. None: everything is `precision`."""
+    quantization: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """`nf4`: the frozen weights of linear layers are held in 4 bits, as in QLoRA. None: they are as `precision` and
+    `mixed_precision` say."""
     revision: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     """Branch, tag or commit on the hub; by default the main branch. The run record holds the resolved commit."""
     cache_activations: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
@@ -68,6 +77,7 @@ class ModelRequest:
         one_of("model", "granularity", self.granularity, ("block", "layer"))
         one_of("model", "precision", self.precision, ("float32", "float64"))
         check_mixed_precision(self.mixed_precision, self.precision)
+        check_quantization(self.quantization, self.precision, self.lora is not None)
         for pattern in self.freeze:
             try:
                 re.compile(pattern)
@@ -297,6 +307,7 @@ class RunConfig:
         not_negative("run", seed=self.seed)
         self._check_local_data()
         refuse_compression(self.model.mixed_precision, self.strategy.compresses)
+        refuse_gates(self.model.quantization, self.strategy.name)
         if self.strategy.compresses and not self.profile.codecs:
             object.__setattr__(self, "profile", replace(self.profile, codecs=True))
         if self.promote is None:

@@ -1,5 +1,6 @@
 """The trained model, loaded from its folder by transformers and PEFT alone, and its scores on a whole split."""
 
+import dataclasses
 import json
 import math
 import warnings
@@ -25,7 +26,8 @@ from fleetune.errors import Refused, first_line
 from fleetune.models.export import copy_tokenizer
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets, loss_sum
-from fleetune.models.skeleton import AUTO, DTYPES, saved_configuration
+from fleetune.models.nf4 import PACKED, rounded
+from fleetune.models.skeleton import AUTO, DTYPES, saved_configuration, skeleton
 from fleetune.models.source import source_folder
 
 MODEL, ADAPTER = "model", "adapter"
@@ -51,9 +53,23 @@ def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest) -> 
         if folder.name != ADAPTER:
             return load_trained_model(folder, request.task)
         config = saved_configuration(model_folder / MODEL)
+        whole = dataclasses.replace(request, quantization=None)
         if request.source is None:  # random weights have no files: the initial weights are the base
-            return load_adapter(initial_model(config, request, model_folder / INIT_WEIGHTS).unload(), folder)
-        return load_adapter(load_base_model(config, request, folder), folder)
+            model = load_adapter(initial_model(config, whole, model_folder / INIT_WEIGHTS).unload(), folder)
+        else:
+            model = load_adapter(load_base_model(config, request, folder), folder)
+        if request.quantization is not None:
+            _round_frozen_layers(model, skeleton(config, request))
+        return model
+
+
+def _round_frozen_layers(model: nn.Module, trained: nn.Module) -> None:
+    """Give a model the frozen weights that training computed with. trained: as it was trained, without weights."""
+    packed = {name for name, parameter in trained.named_parameters() if parameter.dtype == PACKED}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in packed:
+                parameter.copy_(rounded(parameter))
 
 
 def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, target: Path) -> None:

@@ -19,9 +19,10 @@ from fleetune.models.attention_heads import HalfBlock, TransformerBlock
 from fleetune.models.graph import Graph, Node
 from fleetune.models.meta_run import without_device
 from fleetune.models.narrow_dense import Heads, NarrowLayer, heads_made, narrow_layer
+from fleetune.models.operations import on_device
 from fleetune.models.recorder import record_call
 from fleetune.models.recording import StandIn
-from fleetune.models.segment import executable, on_device
+from fleetune.models.segment import executable
 from fleetune.models.units import leaf_modules
 
 ATTENTION, FEED_FORWARD = "attention", "feed-forward"

@@ -74,7 +74,7 @@ def _base_path(request: ModelRequest, base: Path | None) -> str:
 
 def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, folder: Path) -> None:
     """Write the frozen base model of an adapter to `folder/base`."""
-    plain = dataclasses.replace(request, lora=None, freeze=())
+    plain = dataclasses.replace(request, lora=None, freeze=(), quantization=None)
     tensors = {base_name(name): tensor for name, tensor in load_file(start).items() if ".modules_to_save." not in name}
     base_start = folder / "base.part"
     save_file({name: tensor for name, tensor in tensors.items() if "lora_" not in name}, base_start)

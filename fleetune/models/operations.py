@@ -195,6 +195,19 @@ def _power(base: Number, exponent: Number) -> Number:
 RUN_DEVICE = torch.device("meta")  # in a recorded call: whichever device runs the segment
 
 
+def on_device(argument: Any, device: torch.device) -> Any:
+    """Return the argument with RUN_DEVICE, as it was recorded, replaced by the device that runs it."""
+    if isinstance(argument, torch.device) and argument == RUN_DEVICE:
+        return device
+    if isinstance(argument, tuple):
+        return tuple(on_device(item, device) for item in argument)
+    if isinstance(argument, list):
+        return [on_device(item, device) for item in argument]
+    if isinstance(argument, dict):
+        return {key: on_device(item, device) for key, item in argument.items()}
+    return argument
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRef:
     """Reference to the value of node `node`."""

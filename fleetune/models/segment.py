@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 from fleetune.linux import PEAK_RESIDENT, status_bytes
 from fleetune.models import graph as g
 from fleetune.models.compute_copies import ComputeCopies, computed_type, halved_parameters, in_type, place
-from fleetune.models.operations import RUN_DEVICE, SizeEvaluator, bind_argument, references, torch_function
+from fleetune.models.nf4 import PACKED, pack
+from fleetune.models.operations import SizeEvaluator, bind_argument, on_device, references, torch_function
 from fleetune.models.randomness import PartDraws, RandomContext, ShardedDraws
 from fleetune.models.recompute import run_recomputed
 from fleetune.models.skeleton import canonical_names
@@ -148,18 +149,28 @@ class SegmentRunner:
             self._put(canonical, tensor)
         for names in self._portions(wanted - set(found)):
             for canonical, tensor in weights.read(names).items():
-                halved = self._copies is not None and canonical in self.parameters
-                dtype = self.parameters[canonical].dtype if halved else tensor.dtype
-                self._put(canonical, tensor.to(self.device, dtype))
+                self._put(canonical, self._as_held(canonical, tensor))
                 if canonical in self.parameters and not self.parameters[canonical].requires_grad:
                     held[canonical] = self.parameters[canonical].detach()
-            if self._copies is not None:
+            if self._converts:
                 weights.forget()
         self.drop_copies()
 
+    @property
+    def _converts(self) -> bool:
+        """True if weights are read in another type than they are held in."""
+        return self._copies is not None or any(parameter.dtype == PACKED for parameter in self.parameters.values())
+
+    def _as_held(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor that was read as this segment holds it."""
+        here, held = tensor.to(self.device), self.parameters.get(name)
+        if held is None or not self._converts:
+            return here
+        return pack(here) if held.dtype == PACKED else here.to(held.dtype)
+
     def _portions(self, names: set[str]) -> list[set[str]]:
         """Return what is read at once: everything, or little if it is read in another type than it is held in."""
-        if self._copies is None:
+        if not self._converts:
             return [names]
         portions: list[set[str]] = []
         room = 0
@@ -372,19 +383,6 @@ def _without_gradient(call: Any) -> Any:
         return out.detach() if out.requires_grad else out
 
     return detached
-
-
-def on_device(argument: Any, device: torch.device) -> Any:
-    """Return the argument with RUN_DEVICE, as it was recorded, replaced by the device that runs it."""
-    if isinstance(argument, torch.device) and argument == RUN_DEVICE:
-        return device
-    if isinstance(argument, tuple):
-        return tuple(on_device(item, device) for item in argument)
-    if isinstance(argument, list):
-        return [on_device(item, device) for item in argument]
-    if isinstance(argument, dict):
-        return {key: on_device(item, device) for key, item in argument.items()}
-    return argument
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -21,6 +21,7 @@ from fleetune.contracts.tasks import head_of, predicts_tokens
 from fleetune.errors import Refused
 from fleetune.models.compute_copies import computed_type, halved_parameters
 from fleetune.models.experts import use_recordable_experts
+from fleetune.models.nf4 import pack_frozen_layers
 from fleetune.models.source import source_folder, weight_files
 from fleetune.models.weights import available_names
 
@@ -69,12 +70,23 @@ def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
             parameter.requires_grad_(False)
     if not any(p.requires_grad for p in model.parameters()):
         raise Refused("model: freeze leaves nothing to train; let at least one parameter move")
+    if request.quantization is not None:
+        _pack(model, base, request)
     dtype = computed_type(request.compute)
     if dtype is not None:
         parameters, halved = dict(model.named_parameters()), halved_parameters(model)
         for frozen in (parameters[name] for name in halved if not parameters[name].requires_grad):
             frozen.data = frozen.data.to(dtype)
     return model.train()
+
+
+def _pack(model: nn.Module, base: PreTrainedModel, request: ModelRequest) -> None:
+    head = base.get_output_embeddings()
+    if not pack_frozen_layers(model, keep=[head] if head is not None else []):
+        raise Refused(
+            f"model: quantization {request.quantization} fits no frozen linear layer of {type(base).__name__}; leave "
+            "quantization out"
+        )
 
 
 def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from transformers.core_model_loading import (
 from transformers.modeling_utils import LoadStateDictConfig
 
 from fleetune.errors import Refused
+from fleetune.models.nf4 import as_held
 from fleetune.models.source import weight_files
 
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # one reader: the peak is one tensor, not a pool of them
@@ -133,9 +134,10 @@ def fill_model(model: nn.Module, names: Mapping[str, str], tensors: Mapping[str,
     made: dict[str, nn.Parameter] = {}
     for name, canonical in names.items():
         if canonical in tensors:
-            assign_tensor(model, name, tensors[canonical])
             *path, last = name.split(".")
             parameters = model.get_submodule(".".join(path))._parameters
+            held = parameters.get(last)
+            assign_tensor(model, name, tensors[canonical] if held is None else as_held(tensors[canonical], held))
             if last in parameters:
                 parameters[last] = made.setdefault(canonical, parameters[last])
 
