@@ -114,13 +114,23 @@ def adapter_readme(request: ModelRequest, base: str) -> str:
 # LoRA adapter for {request.task}
 
 Base model: {where}
-
+{_of_base(request)}
 Everything that the base does not have (the task's head, for one) is in this folder; `config.json` has the labels.
 
 ```python
 {_code(request, base)}
 ```
 """
+
+
+def _of_base(request: ModelRequest) -> str:
+    """Return a paragraph about the types in which the base was trained on; empty if it was as it is."""
+    if request.quantization is None:
+        return ""
+    return (
+        "\nIt was trained on this base with the linear layers in 4 bits (NF4 in blocks of 64, scales in float32), as "
+        'bitsandbytes loads them with `BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")`.\n'
+    )
 
 
 def _where(request: ModelRequest, base: str) -> tuple[str, bool]:

@@ -166,6 +166,16 @@ def test_a_readme_says_where_the_base_is(source: str | None, base: str, says: st
     assert ("base_model: " in text) == (base == "owner/name")
 
 
+@pytest.mark.parametrize("quantization", [None, "nf4"])
+def test_a_readme_says_that_the_base_was_in_4_bits(quantization: str | None) -> None:
+    """Whoever loads the adapter learns with which settings it computes as it did in training."""
+    lora = Lora(targets=("q_proj",))
+    request = ModelRequest(
+        task=LANGUAGE, source="owner/name", config={"model_type": "llama"}, lora=lora, quantization=quantization
+    )
+    assert ("load_in_4bit=True" in adapter_readme(request, "owner/name")) == (quantization is not None)
+
+
 def test_adapters_on_shared_weights_are_known() -> None:
     """GPT-2's embedding is also its head, so an adapter of one cannot be merged into both."""
     for targets, found in (("wte",), ("transformer.wte",)), (("c_attn",), ()):
