@@ -148,8 +148,7 @@ def test_groups_scale_the_loss_as_one(tmp_path: Path) -> None:
     """Two devices of each segment sum scaled gradients; what a micro-batch's parts round differs from the whole."""
     ready = ready_for("bert", tmp_path, "fp16")
     training = request(rounds=2, optimizer="sgd", learning_rate=1e-1)
-    run = cut_run(ready, plan(ready.units, [len(ready.units) // 2], [[3, 5], [3, 5]]), training, tmp_path)
-    found = beside_control(ready, run, training, UNEVEN)
+    found = compared(ready, [len(ready.units) // 2], [[3, 5], [3, 5]], training, tmp_path)
     assert found.within(FP16), found.found
 
 

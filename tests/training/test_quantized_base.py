@@ -131,6 +131,6 @@ def test_the_profile_counts_what_is_held(tmp_path: Path) -> None:
 def test_what_has_no_linear_layers_is_refused(tmp_path: Path) -> None:
     """GPT-2's products are convolutions of width 1: nothing of it would be in 4 bits."""
     family = BY_NAME["gpt2"]
-    model = model_request(family, lora=Lora(targets=("c_attn",)), quantization="nf4")
+    model = model_request(family, dropout=False, lora=Lora(targets=("c_attn",)), quantization="nf4")
     with pytest.raises(Refused, match="fits no frozen linear layer"):
         prepared(model, data_request(family, tmp_path), tmp_path)
