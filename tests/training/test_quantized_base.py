@@ -24,15 +24,18 @@ from tests.training.plain_half import compute_in_half
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_chats import QWEN3
 from tests.training.test_control import WHOLE, request
+from tests.training.test_lost_devices import TRAINING, losing
 from tests.training.unsplit_training import Control, Order, train_unsplit
 
 LORA = Lora(r=4, alpha=8, dropout=0.1, targets=("q_proj", "v_proj"))
+LOSING = replace(TRAINING, schedule="constant")
 BF16 = 5e-3
 """As in test_mixed_precision."""
 
 
 def chats_ready(folder: Path, **changes: object) -> Prepared:
     """Prepare a tiny Qwen3 with adapters on a base of 4 bits, and chats."""
+    folder.mkdir(exist_ok=True)
     (folder / "chat.jinja").write_text(CHATML)
     source = json_lines(folder / "chats.jsonl", chats(300))
     data = DataRequest(source=str(source), max_length=128, chat_template=str(folder / "chat.jinja"))
@@ -105,6 +108,15 @@ def test_half_precision_computes_with_the_same_base(tmp_path: Path) -> None:
     training = request(rounds=3, learning_rate=1e-2)
     run_plan(ready, plan(ready.units, [len(ready.units) // 2], [[8], [8]]), training, tmp_path)
     assert distance(final_state(tmp_path), control(ready, training)) < BF16
+
+
+@pytest.mark.slow
+def test_a_device_that_takes_over_packs_what_it_reads(tmp_path: Path) -> None:
+    """After the loss of one of two devices, the other one holds all layers: its own as they are, the rest read anew."""
+    ready = chats_ready(tmp_path / "model")
+    made = plan(ready.units, [len(ready.units) // 2], [[8], [8]])
+    losing(ready, made, tmp_path, 4, 1, training=LOSING)
+    assert distance(final_state(tmp_path), control(ready, LOSING)) < FP32
 
 
 def test_the_profile_counts_what_is_held(tmp_path: Path) -> None:
