@@ -8,13 +8,8 @@ from pydantic import Field
 
 from fleetune.contracts.fleet import LAUNCHERS, PROCESS
 from fleetune.contracts.fleet_request import FleetRequest
-from fleetune.contracts.mixed_precision import (
-    HALF,
-    check_mixed_precision,
-    check_quantization,
-    refuse_compression,
-    refuse_gates,
-)
+from fleetune.contracts.mixed_precision import HALF, check_mixed_precision, refuse_compression
+from fleetune.contracts.quantization import check_quantization, refuse_gates
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
 from fleetune.contracts.schedule import Schedule
 from fleetune.contracts.tasks import SCORES, TASKS

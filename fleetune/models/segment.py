@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from fleetune.linux import PEAK_RESIDENT, status_bytes
 from fleetune.models import graph as g
 from fleetune.models.compute_copies import ComputeCopies, computed_type, halved_parameters, in_type, place
-from fleetune.models.nf4 import PACKED, pack
+from fleetune.models.nf4 import PACKED, as_held
 from fleetune.models.operations import SizeEvaluator, bind_argument, on_device, references, torch_function
 from fleetune.models.randomness import PartDraws, RandomContext, ShardedDraws
 from fleetune.models.recompute import run_recomputed
@@ -164,9 +164,10 @@ class SegmentRunner:
     def _as_held(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor that was read as this segment holds it."""
         here, held = tensor.to(self.device), self.parameters.get(name)
-        if held is None or not self._converts:
+        if held is None:
             return here
-        return pack(here) if held.dtype == PACKED else here.to(held.dtype)
+        packed = as_held(here, held)
+        return packed if self._copies is None else packed.to(held.dtype)
 
     def _portions(self, names: set[str]) -> list[set[str]]:
         """Return what is read at once: everything, or little if it is read in another type than it is held in."""

@@ -29,6 +29,7 @@ from fleetune.training.collector import Collector, pull_state, push_state
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
 from fleetune.training.link_coding import LinkCoder
+from fleetune.training.loss_scale import UNSCALED
 from fleetune.training.seat import MicroBatchState, TrainingSeat
 
 VALUES, RING, TIED = "values", "ring", "tied"
@@ -70,11 +71,11 @@ class RoundRunner:
     def __init__(self, program: DeviceProgram, context: RoundContext) -> None:
         self._program, self._context = program, context
         self._result = RoundResult()
-        self._loss_scale = 1.0
+        self._loss_scale = UNSCALED
         self._frees = _last_uses(program)
         self._coder = LinkCoder(context.plan, program.device, context.feedback)
 
-    def run(self, round: int, loss_scale: float = 1.0) -> RoundResult:
+    def run(self, round: int, loss_scale: float = UNSCALED) -> RoundResult:
         """Run one round; the gradients, summed over all devices, times `loss_scale`, end in the parameters' `grad`."""
         self._result, self._loss_scale = RoundResult(), loss_scale
         self._context.exchange.start_round(round)
@@ -218,7 +219,7 @@ class RoundRunner:
         summed = loss_sum(outputs[seat.runner.graph.output], labels, seat.batches.task)
         loss = summed / max(1, seat.batches.targets)
         seat.loss += float(loss.detach())
-        return loss if self._loss_scale == 1.0 else loss * self._loss_scale
+        return loss if self._loss_scale == UNSCALED else loss * self._loss_scale
 
     def _reduce(self, step: Step) -> None:
         context, action = self._context, step.action

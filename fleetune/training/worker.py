@@ -45,6 +45,7 @@ from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkp
 from fleetune.training.energy import energy_meter
 from fleetune.training.exchange import Aborted, Exchange, Stopped, attempt_of
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
+from fleetune.training.loss_scale import UNSCALED
 from fleetune.training.measurements import encode_rows
 from fleetune.training.migration import Migration, describe_version, parse_version
 from fleetune.training.rounds import RoundResult
@@ -154,7 +155,7 @@ class _Worker:
 
     def _run_round(self, running: RunningPlan, told: Mapping[str, Any]) -> None:
         """Run one round, as the coordinator has told, up to its report."""
-        round, loss_scale = told["round"], float(told.get("loss_scale", 1.0))
+        round, loss_scale = told["round"], float(told.get("loss_scale", UNSCALED))
         work = running.rounds.run(round, loss_scale)
         work.rows[:0] = self._held.averaged
         bad = next((loss for loss in work.losses.values() if not math.isfinite(loss)), None)
