@@ -4,15 +4,33 @@ Planners are no part of the stage key of train: whatever plan follows a loss, th
 """
 
 from collections.abc import Callable, Collection, Mapping
+from typing import TypedDict
 
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile
 
 
+class Replanning(TypedDict):
+    """The settings of a training task that concern planning anew."""
+
+    revise: Callable[[Plan, Collection[str]], PlanResult]
+    around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult]
+    load_planners: Callable[[], None]
+
+
+def replanning(result: PlanResult, fleet: Fleet, profile: Profile, seed: int) -> Replanning:
+    """Return what plans anew in a training of this plan."""
+    return Replanning(
+        revise=reviser(result, fleet, profile, seed),
+        around_stragglers=around_stragglers(result, fleet, profile, seed),
+        load_planners=load_planners,
+    )
+
+
 def load_planners() -> None:
     """Import what the functions below would import when they are first called, which takes a third of a second."""
-    import fleetune.planning.revision  # noqa: F401 - not in stage keys
+    import fleetune.planning.revision  # noqa: F401  # not in stage keys
 
 
 def reviser(

@@ -15,7 +15,7 @@ from fleetune.training import coordinator
 from fleetune.training.local_data import prepare_own_data
 from fleetune.training.task import TrainingTask
 from stages.entry_point import StageContext, main
-from stages.reviser import around_stragglers, load_planners, reviser
+from stages.reviser import replanning
 from stages.scoring import scorer
 
 
@@ -49,9 +49,7 @@ def train(context: StageContext, change: Callable[[TrainingTask], TrainingTask] 
             score=scorer(context),
             stop=context.termination,
             returns=True,
-            revise=reviser(plan, fleet, profile, seed),
-            load_planners=load_planners,
-            around_stragglers=around_stragglers(plan, fleet, profile, seed),
+            **replanning(plan, fleet, profile, seed),
         )
         coordinator.train(change(task))
     (context.output("metrics") / "forecast.json").write_bytes((context.input("plan") / "forecast.json").read_bytes())

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
@@ -16,12 +17,14 @@ from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Backup, Plan, PlanResult
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
+from fleetune.launching import Launcher
 from fleetune.monitoring import follow
 from fleetune.monitoring.event_summary import EventSummary
 from fleetune.monitoring.stragglers import ROUNDS as OBSERVED
 from fleetune.planning.revision import Reviser, around
 from fleetune.planning.strategy import Problem
 from fleetune.training.commit_log import read_commits
+from fleetune.training.faults import BACKWARD, KILL, Fault, FaultyLauncher
 from fleetune.training.measurements import busy_s
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
@@ -56,17 +59,30 @@ def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def losing(
-    ready: Prepared, made: Plan, folder: Path, after: int, *devices: int, training: TrainingRequest = TRAINING
+    ready: Prepared, made: Plan, folder: Path, after: int, device: int, training: TrainingRequest = TRAINING
 ) -> EventSummary:
-    """Train, and kill devices once that many rounds are committed; return what happened."""
+    """Train, and lose a device in its backward of round `after`, which is not committed then; return what happened."""
     launcher = Recording()
+    fault = Fault(number=0, device=f"d{device}", kind=KILL, point=BACKWARD, round=after)
+    return trained(ready, made, folder, training, launcher, FaultyLauncher(launcher, (fault,), folder / "marks"))
+
+
+def trained(
+    ready: Prepared,
+    made: Plan,
+    folder: Path,
+    training: TrainingRequest,
+    recording: Recording,
+    launcher: Launcher,
+    **changes: Any,
+) -> EventSummary:
+    """Train, planning anew after losses; return what happened. recording: the launcher that starts the processes."""
     task = training_task(ready, made, training, folder)
     reviser = Reviser(problem=Problem.of(task.plan, task.fleet, task.profile, ready.seed))
-    progress = killing(launcher, after, *devices)
-    metrics = run_plan(ready, made, training, folder, launcher=launcher, progress=progress, revise=reviser)
+    metrics = run_plan(ready, made, training, folder, launcher=launcher, revise=reviser, **changes)
     assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), "every round is committed once"
     assert [each.round for each in read_commits(folder / "work" / "commits.jsonl")] == list(range(ROUNDS))
-    assert all(job.poll() is not None for job in launcher.jobs), "no process is left"
+    assert all(job.poll() is not None for job in recording.jobs), "no process is left"
     return follow(folder / "output" / "metrics" / "events.jsonl", lambda *_: None, alive=lambda: False)
 
 
@@ -148,7 +164,9 @@ def test_two_devices_at_once(
     devices: Sequence[int], ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     """The one device that is left takes the whole model."""
-    found = losing(ready, plan(ready.units, [3], [[3, 5], [8]]), tmp_path, 4, *devices)
+    launcher, made = Recording(), plan(ready.units, [3], [[3, 5], [8]])
+    progress = killing(launcher, 4, *devices)
+    found = trained(ready, made, tmp_path, TRAINING, launcher, launcher, progress=progress)
     assert len(found.failures) == 2
     assert_same_end(whole, tmp_path)
 
