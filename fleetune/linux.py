@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PEAK_RESIDENT, RESIDENT = "VmHWM", "VmRSS"
-"""Fields of /proc/PID/status: peak and current resident memory, mapped files included."""
+PEAK_RESIDENT, RESIDENT, RESIDENT_FILES = "VmHWM", "VmRSS", "RssFile"
+"""Fields of /proc/PID/status: peak and current resident memory, mapped files included; the mapped files alone."""
 
 
 def status_bytes(field: str, process: int | str = "self") -> int:
@@ -47,6 +47,23 @@ def process_identity(pid: int) -> str:
 def resident_bytes() -> int:
     """Return the current resident size of this process."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+def library_bytes() -> int:
+    """Return the resident bytes of this process's shared libraries that are as on disk; 0 where the kernel does not
+    tell."""
+    total, counts = 0, False
+    try:
+        lines = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return 0
+    for line in lines:
+        name, *rest = line.split()
+        if not name.endswith(":"):  # a mapping: addresses, rights, offset, device, inode, path
+            counts = len(rest) > 4 and ".so" in Path(rest[4]).name
+        elif counts and name in ("Rss:", "Anonymous:"):
+            total += int(rest[0]) * 1024 * (1 if name == "Rss:" else -1)
+    return total
 
 
 def trim_heap() -> None:

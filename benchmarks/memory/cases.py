@@ -18,10 +18,12 @@ BF16 = Case(name="bf16", sets=("model.mixed_precision=bf16",))
 RECOMPUTE = Case(name="recompute", sets=("training.recompute=always",))
 LORA_RECOMPUTE = Case(name="LoRA recompute", sets=(*LORA.sets, *RECOMPUTE.sets))
 LORA_BF16 = Case(name="LoRA bf16", sets=(*LORA.sets, *BF16.sets))
+NF4 = Case(name="LoRA NF4", sets=(*LORA.sets, "model.quantization=nf4"))
+NF4_BF16 = Case(name="LoRA NF4 bf16", sets=(*NF4.sets, *BF16.sets))
 LAST_THIRD = Case(name="LoRA, last third", sets=(*LORA.sets, r"model.lora.targets=.*layer\.[45]\..*(query|value)"))
 CACHED = Case(name="LoRA, last third, cached", sets=(*LAST_THIRD.sets, "model.cache_activations=true"))
 
 
 def ways() -> tuple[Case, ...]:
     """All of them."""
-    return FULL, LORA, BF16, LORA_BF16, RECOMPUTE, LORA_RECOMPUTE, LAST_THIRD, CACHED
+    return FULL, LORA, BF16, LORA_BF16, NF4, NF4_BF16, RECOMPUTE, LORA_RECOMPUTE, LAST_THIRD, CACHED

@@ -195,18 +195,19 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
     """Return the peak bytes of a device, after Asteroid eq. (3).
 
     The idle runtime, plus for every segment the device runs: weights, buffers, optimizer state, and during a round
-    gradients and the activations of the kept micro-batches of its share; where it recomputes them, the inputs of its
-    blocks and the activations of one block. `passing_bytes` are those of an average, when
-    gradients and activations are gone. With a collector, only the collector holds optimizer state. Frozen weights that
-    several segments of the device need are held once. Where the plan has backups, each device holds a snapshot of what
-    it trains beside them. Gates and codecs save no memory, because what they leave out
-    differs between micro-batches.
+    gradients, the activations of the kept micro-batches of its share, and the workspace of one unit; where it
+    recomputes them, the inputs of its blocks and the activations of one block. `passing_bytes` are those of an average,
+    when gradients and activations are gone. With a collector, only the collector holds optimizer state. Frozen weights
+    that several segments of the device need are held once. Where the plan has backups, each device holds a snapshot of
+    what it trains beside them. Gates and codecs save no memory, because what they leave out differs between
+    micro-batches.
     """
     own = [_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device)]
     lasting = sum(each.lasting for each in own) - _shared_bytes(plan, device, profile)
     lasting += feedback_bytes(plan, device, profile) + copied_bytes(plan, device, profile)
     collected = _collected_bytes(plan, profile) if device == plan.collector else 0
     in_round = sum(each.in_round for each in own)
+    in_round += max((_workspace_bytes(device, placed, profile) for placed in segments_on(plan, device)), default=0)
     return profile.times_of(device).runtime_bytes + collected + lasting + max(in_round, passing_bytes)
 
 
@@ -309,6 +310,16 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     held = activations(profile, _differentiated(units, trained), segment.recompute)
     kept = kept_micro_batches(plan, device, placed) * held.kept + held.again
     return HeldBytes(lasting, with_gradients - lasting + (end - first) * kept)
+
+
+def workspace_bytes(units: Sequence[Unit], samples: int) -> int:
+    """Return what units need at most while one of them runs so many samples, beside all that they hold."""
+    return max((unit.workspace_bytes + samples * unit.workspace_sample_bytes for unit in units), default=0)
+
+
+def _workspace_bytes(device: str, placed: PlacedSegment, profile: Profile) -> int:
+    first, end = placed.segment.span(device)
+    return workspace_bytes([profile.unit(name) for name in placed.segment.units], end - first)
 
 
 def _shared_bytes(plan: Plan, device: str, profile: Profile) -> int:

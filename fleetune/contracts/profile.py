@@ -22,7 +22,12 @@ class Unit:
     buffer_bytes: int = 0
     """Buffers, and the copies of trained weights that mixed precision computes with."""
     activation_bytes: int
-    """Kept between forward and backward, per sample."""
+    """Kept between forward and backward, per sample; with what the allocator needs for it beyond the tensors."""
+    workspace_bytes: Annotated[int, Field(exclude_if=lambda value: not value)] = 0
+    """At most, while the unit runs forward or backward, beside weights, gradients and all activations: whatever the
+    number of samples. A device needs it for one unit at a time."""
+    workspace_sample_bytes: Annotated[int, Field(exclude_if=lambda value: not value)] = 0
+    """The same, more for each sample."""
     output_bytes: int
     """All bytes that cross a cut after this unit, forward, per sample (values of earlier units included)."""
     gradient_bytes: int
@@ -44,6 +49,8 @@ class Unit:
             trainable_bytes=self.trainable_bytes,
             buffer_bytes=self.buffer_bytes,
             activation_bytes=self.activation_bytes,
+            workspace_bytes=self.workspace_bytes,
+            workspace_sample_bytes=self.workspace_sample_bytes,
             output_bytes=self.output_bytes,
             gradient_bytes=self.gradient_bytes,
             flops=self.flops,

@@ -11,6 +11,7 @@ from pydantic import Field
 from fleetune.contracts import json_io
 from fleetune.contracts.record import not_negative, positive, record
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.rows_on_disk import RowsOnDisk
 from fleetune.errors import Refused
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -141,10 +142,10 @@ class PreparedData:
         """
         chosen = np.asarray(indices, dtype=np.int64)
         wanted = {name: array for name, array in self._of(split).items() if names is None or name in names}
-        taken = {name: array[chosen] for name, array in wanted.items()}
+        taken = {name: array.read(chosen) for name, array in wanted.items()}
         return {name: rows.astype(np.int64) if rows.dtype.kind in "iu" else rows for name, rows in taken.items()}
 
-    def _of(self, split: str) -> dict[str, Array]:
+    def _of(self, split: str) -> dict[str, RowsOnDisk]:
         if split not in self._arrays:
             raise Refused(f"{self.folder}: no split {split!r}; it has {', '.join(self._arrays)}")
         return self._arrays[split]
@@ -172,9 +173,9 @@ def create_arrays(folder: Path, split: SplitInfo) -> dict[str, Array]:
     }
 
 
-def _open_array(path: Path, wanted: ArrayInfo) -> Array:
+def _open_array(path: Path, wanted: ArrayInfo) -> RowsOnDisk:
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = RowsOnDisk(path)
     except (OSError, ValueError, EOFError) as error:
         raise Refused(f"{path}: cannot be read as an array ({error}); prepare the data again") from None
     if array.dtype.str != np.dtype(wanted.dtype).str or array.shape != wanted.shape:

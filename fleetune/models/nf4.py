@@ -7,6 +7,7 @@ neither keeps it.
 """
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,13 +20,15 @@ LEVELS = (
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
+LEVEL_PAIRS = tuple((LEVELS[byte >> 4], LEVELS[byte & 15]) for byte in range(256))
+"""What each byte of codes stands for."""
 BLOCK = 64
 CODES_BYTES, SCALE_BYTES = BLOCK // 2, 4
 """Of a block."""
 PACKED = torch.int8
 """Type of packed weights: transformers converts activations to the type of a weight, but never to this one."""
-PORTION_BLOCKS = 1 << 14
-"""Blocks at once: what is made on the way, of four times their size, stays small beside a layer."""
+PORTION_BLOCKS = 1 << 11
+"""Blocks at once: what is made on the way stays in the cache of a core."""
 
 
 def packed_bytes(elements: int) -> int:
@@ -51,19 +54,50 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     return torch.cat([codes.view(-1), scales.view(torch.uint8)]).view(PACKED)
 
 
-def unpack(packed: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return the weight of a shape from what `pack` has made; its elements are rounded once, to `dtype`."""
+def unpack(
+    packed: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, memory: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the weight of a shape from what `pack` has made; its elements are rounded once, to `dtype`.
+
+    memory: a tensor of this type, as large as all blocks, that the weight is written to.
+    """
     elements = math.prod(shape)
     blocks = math.ceil(elements / BLOCK)
     codes = packed[: blocks * CODES_BYTES].view(torch.uint8).view(blocks, CODES_BYTES)
     scales = packed[blocks * CODES_BYTES :].view(torch.float32)
-    levels = scales.new_tensor(LEVELS)
-    found = torch.empty(blocks, BLOCK, dtype=dtype, device=packed.device)
+    pairs = scales.new_tensor(LEVEL_PAIRS)
+    found = torch.empty(blocks * BLOCK, dtype=dtype, device=packed.device) if memory is None else memory
+    found = found[: blocks * BLOCK].view(blocks, BLOCK)
     for first, end in _portions(blocks):
-        part = codes[first:end]
-        places = torch.stack([part >> 4, part & 15], -1).view(end - first, BLOCK)
-        found[first:end] = levels[places.int()] * scales[first:end, None]
+        part = functional.embedding(codes[first:end].int(), pairs).view(end - first, BLOCK)
+        found[first:end] = part.mul_(scales[first:end, None])
     return found.view(-1)[:elements].view(*shape)
+
+
+class _Scratch(threading.local):
+    """Memory for one weight at a time. Made anew for each product, weights would lie between activations that are
+    kept, and leave holes there that glibc does not fill again: in float32 as many bytes as all activations."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+
+    def take(self, elements: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """Return memory for so many elements and more, whose content is anything."""
+        held = self._held.get((device, dtype))
+        if held is None or held.numel() < elements:
+            held = self._held[device, dtype] = torch.empty(elements, dtype=dtype, device=device)
+        return held
+
+
+_SCRATCH = _Scratch()
+
+
+def _passing(packed: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return the weight in memory that the next call of this thread writes over."""
+    if type(packed) not in (torch.Tensor, nn.Parameter):  # a stand-in without memory, of a model that is recorded
+        return unpack(packed, shape, dtype)
+    elements = math.ceil(math.prod(shape) / BLOCK) * BLOCK
+    return unpack(packed, shape, dtype, _SCRATCH.take(elements, packed.device, dtype))
 
 
 def rounded(weight: torch.Tensor) -> torch.Tensor:
@@ -94,7 +128,7 @@ class _Product(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(packed)
         ctx.shape = shape
-        return functional.linear(input, unpack(packed, shape, input.dtype), bias)
+        return functional.linear(input, _passing(packed, shape, input.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -103,7 +137,7 @@ class _Product(torch.autograd.Function):
         rows = gradient.reshape(-1, out_features)
         of_input = of_bias = None
         if ctx.needs_input_grad[0]:
-            weight = unpack(packed, ctx.shape, gradient.dtype)
+            weight = _passing(packed, ctx.shape, gradient.dtype)
             of_input = (rows @ weight).view(*gradient.shape[:-1], in_features)
         if ctx.needs_input_grad[2]:
             of_bias = rows.sum(0)

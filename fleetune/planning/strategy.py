@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
+from fleetune.clock.costs import workspace_bytes
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile, Unit
@@ -117,8 +118,9 @@ def unprofiled_reason(problem: Problem) -> str:
 
 
 def free_bytes(problem: Problem, device: str) -> int:
-    """Memory of a device beside an idle worker; negative if it is too small for one."""
-    return problem.fleet.device(device).memory_bytes - problem.profile.times_of(device).runtime_bytes
+    """Memory of a device beside an idle worker and the workspace of any unit; negative if it is too small for these."""
+    beside_bytes = workspace_bytes(problem.profile.units, problem.micro_batch_samples)
+    return problem.fleet.device(device).memory_bytes - problem.profile.times_of(device).runtime_bytes - beside_bytes
 
 
 def devices_with_room(problem: Problem, names: Sequence[str]) -> dict[str, int]:

@@ -17,7 +17,8 @@ from fleetune.contracts.profile import GateExtra, GateTimes, SubnetPart
 from fleetune.models.attention_heads import AttentionHead
 from fleetune.models.graph import Graph
 from fleetune.models.segment import SegmentRunner, Values
-from fleetune.profiling.timing import TimingSettings, Window, backwards, detached_inputs, forwards
+from fleetune.profiling.timing import TimingSettings, Window, backwards, forwards
+from fleetune.profiling.unit_bytes import detached_inputs
 
 OPERATIONS = FULL + SKIP + FORWARD_ONLY
 """What every other head does in the three micro-batches that are timed; the first is the whole block."""

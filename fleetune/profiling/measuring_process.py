@@ -24,9 +24,9 @@ from fleetune.contracts.profile import Spread
 from fleetune.data.prepared_data import LABELS, Array, PreparedData
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
-from fleetune.linux import resident_bytes
+from fleetune.linux import library_bytes, resident_bytes
 from fleetune.models.attention_heads import attention_heads, find_blocks
-from fleetune.models.compute_copies import computed_type, copy_bytes
+from fleetune.models.compute_copies import computed_type
 from fleetune.models.gates import gate_segment
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
@@ -39,7 +39,7 @@ from fleetune.models.weights import WeightReader
 from fleetune.profiling.between_passes import MessageWait, Shapes, update_times
 from fleetune.profiling.gate_times import HeadedBlock, gate_times
 from fleetune.profiling.head_scores import score_heads
-from fleetune.profiling.memory import Workspace, fitting_sizes, idle_worker_bytes, unit_memory, windows
+from fleetune.profiling.memory import fitting_sizes, idle_worker_bytes, unit_memory, windows
 from fleetune.profiling.messages import (
     ERROR,
     LOADING,
@@ -107,10 +107,8 @@ def _measure(task: MeasureTask) -> None:
     budget_bytes = int(max(0, task.memory_bytes - resident_bytes()) * UNIT_MEMORY_SHARE)
     sizes = fitting_sizes(needs, task.batch_sizes, budget_bytes)
     shares = windows(needs, sizes[-1], budget_bytes)
-    workspace = Workspace()
 
     def load(units: list[str], gates: Mapping[str, str] | None = None) -> dict[str, SegmentRunner]:
-        workspace.begin()
         weights = WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
         whole = skeleton(config, task.model)  # every unit takes its own modules out of it
         made = {unit: SegmentRunner(graph, (unit,), whole, device) for unit in units}
@@ -123,36 +121,30 @@ def _measure(task: MeasureTask) -> None:
 
     settings = TimingSettings(batch_sizes=sizes, passes=task.passes, least_s=LEAST_S, cores=task.cores)
     wait = MessageWait()
-    log = PassLog(after_pass=wait.measure)
+    log, code_bytes = PassLog(after_pass=wait.measure), library_bytes()
     timed = _timed_data(data, graph, device)
-    held = _held_bytes(graph, module)
     first = load(shares[0])
     _send({"event": MEASURING})
     start = read_clock(settings)
     costs: dict[str, UnitCost] = {}
-    ends = {share[-1]: share for share in shares}
     with wait:
         for unit, cost in measure_units(
             graph, shares, lambda w: first if w is shares[0] else load(w), timed, settings, log
         ):
             costs[unit] = cost
-            if unit in ends:
-                workspace.end(sum(held[name] + costs[name].activation_bytes[-1] for name in ends[unit]))
             _send({"event": PROGRESS, "done": len(costs), "total": len(graph.units)})
     gates = None
     if task.gates:
         block = _first_block(graph, module, config)
         gates = gate_times(block, load, timed.inputs(sizes[-1]), sizes[-1], settings)
     profiling_s = elapsed_s(start, settings)
-    if device.type == "cpu":
-        runtime_bytes += workspace.bytes
     dtype = getattr(torch, task.model.precision)
     shapes = _trained_shapes(graph, module)
     like = torch.ones(1, dtype=dtype, device=device)
     half = computed_type(graph.compute)
     updates_s = update_times(shapes, task.optimizer, task.momentum, like, settings, half)
     answer = DeviceMeasurement(
-        runtime_bytes=runtime_bytes,
+        runtime_bytes=runtime_bytes + max(0, library_bytes() - code_bytes),
         profiling_s=profiling_s,
         units=tuple(
             replace(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes), update_s=update_s)
@@ -206,6 +198,7 @@ def _unit_measurement(unit: str, cost: UnitCost, measured: tuple[int, ...], aske
         forward_usual=usual_ratio(cost.forward_usual_s, cost.forward_s),
         backward_usual=usual_ratio(cost.backward_usual_s, cost.backward_s),
         activation_bytes=whole(cost.activation_bytes),
+        workspace_bytes=whole(cost.workspace_bytes),
         flops=whole(cost.flops),
     )
 
@@ -245,15 +238,6 @@ def _trained_shapes(graph: Graph, module: nn.Module) -> list[Shapes]:
         tuple(parameters[n].numel() for n in state[unit.name] if n in parameters and parameters[n].requires_grad)
         for unit in graph.units
     ]
-
-
-def _held_bytes(graph: Graph, module: nn.Module) -> dict[str, int]:
-    """unit -> bytes of weights and their copies, buffers and gradients of trained weights."""
-    copies = copy_bytes(module, graph.compute)
-    sizes = {n: t.numel() * t.element_size() * (1 + t.requires_grad) for n, t in module.named_parameters()}
-    sizes |= {n: t.numel() * t.element_size() for n, t in module.named_buffers()}
-    units = state_by_unit(graph, module)
-    return {unit: sum(sizes[name] + copies.get(name, 0) for name in names) for unit, names in units.items()}
 
 
 def _send(event: dict[str, object]) -> None:

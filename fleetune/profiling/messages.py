@@ -24,6 +24,7 @@ class UnitMeasurement:
     """Usual time divided by the minimum over passes."""
     backward_usual: float = 1.0
     activation_bytes: tuple[int, ...]
+    workspace_bytes: tuple[int, ...]
     flops: tuple[int, ...]
     update_s: float = 0.0
     """See contracts.profile.DeviceTimes."""
@@ -34,7 +35,7 @@ class DeviceMeasurement:
     """All measurements of one device."""
 
     runtime_bytes: int
-    """Memory of the process before it holds any unit, plus working memory beyond weights and activations."""
+    """Memory of the process before it holds any unit, and of the libraries' code that units run."""
     profiling_s: float
     """Seconds from the first unit in memory to the last one measured, at the device's speed."""
     units: tuple[UnitMeasurement, ...]
@@ -96,6 +97,7 @@ def minimum_times(one: DeviceMeasurement, other: DeviceMeasurement) -> DeviceMea
             forward_usual=mine.forward_usual,
             backward_usual=mine.backward_usual,
             activation_bytes=mine.activation_bytes,
+            workspace_bytes=mine.workspace_bytes,
             flops=mine.flops,
             update_s=min(mine.update_s, yours.update_s),
         )

@@ -22,6 +22,7 @@ from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values, is_cuttable, state_by_unit, tied_parameters_by_unit
 from fleetune.profiling.head_subnets import heads_to_score, scored_subnets
 from fleetune.profiling.measuring_job import measure_fleet
+from fleetune.profiling.memory import with_slack
 from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.simulated import simulated_times, unit_work
 from fleetune.profiling.task import ProfilingTask
@@ -33,7 +34,11 @@ def profile(task: ProfilingTask) -> Profile:
     module = skeleton(saved_configuration(task.model_folder / "model"), task.model)
     scored = heads_to_score(task, graph, module) if task.scores else ()
     costs = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
-    units = unit_sizes(graph, module, costs.activation_bytes, costs.flops, task.training.micro_batch_samples)
+    units = with_workspaces(
+        unit_sizes(graph, module, costs.activation_bytes, costs.flops, task.training.micro_batch_samples),
+        costs.workspace_bytes,
+        costs.sizes,
+    )
     made = Profile(
         model=task.model.source or str((task.model.config or {}).get("model_type")),
         units=with_coded_values(graph, units) if task.codecs else units,
@@ -53,6 +58,8 @@ class _FleetCosts:
 
     sizes: tuple[int, ...]
     activation_bytes: list[int]
+    workspace_bytes: list[list[int]]
+    """[unit][batch size]; empty on simulated devices."""
     flops: list[int]
     times: tuple[DeviceTimes, ...]
 
@@ -74,6 +81,7 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCos
     return _FleetCosts(
         sizes=sizes,
         activation_bytes=[work.activation_bytes for work in of_units],
+        workspace_bytes=[],
         flops=[work.forward_flops for work in of_units],
         times=tuple(
             simulated_times(device, model_type, of_units, sizes, codecs=task.codecs) for device in task.fleet.devices
@@ -94,7 +102,8 @@ def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCost
     first = found[task.fleet.devices[0].name].units
     return _FleetCosts(
         sizes=sizes,
-        activation_bytes=[_per_sample(unit.activation_bytes, sizes) for unit in first],
+        activation_bytes=[with_slack(_per_sample(unit.activation_bytes, sizes)) for unit in first],
+        workspace_bytes=[[with_slack(each) for each in unit.workspace_bytes] for unit in first],
         flops=[_per_sample(unit.flops, sizes) for unit in first],
         times=tuple(_times(device, found[device.name], task) for device in task.fleet.devices),
     )
@@ -173,6 +182,21 @@ def unit_sizes(
                 tied=tied[unit.name],
             )
         )
+    return tuple(made)
+
+
+def with_workspaces(
+    units: Sequence[Unit], workspace_bytes: Sequence[Sequence[int]], sizes: tuple[int, ...]
+) -> tuple[Unit, ...]:
+    """Return the units with what they need while they run, of which a part grows with the samples.
+
+    workspace_bytes: [unit][batch size]; none if unknown.
+    """
+    made = []
+    for unit, measured in zip(units, workspace_bytes or [(0,) * len(sizes)] * len(units), strict=True):
+        per_sample = _per_sample(measured, sizes) if len(sizes) > 1 else 0
+        fixed = max(0, *(each - per_sample * size for each, size in zip(measured, sizes, strict=True)))
+        made.append(replace(unit, workspace_bytes=fixed, workspace_sample_bytes=per_sample))
     return tuple(made)
 
 

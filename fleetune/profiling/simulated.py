@@ -27,7 +27,7 @@ from fleetune.contracts.profile import CodecTime, DeviceTimes
 from fleetune.models.graph import Graph
 from fleetune.models.meta_run import META, META_SAMPLES, empty_input, without_device
 from fleetune.models.segment import SegmentRunner
-from fleetune.profiling.timing import detached_inputs, run_tracking_saved
+from fleetune.profiling.unit_bytes import detached_inputs, run_tracking_saved
 
 MANY = 2 * META_SAMPLES
 """Two batch sizes; the cost of a sample is the difference of their costs over the difference of the sizes."""

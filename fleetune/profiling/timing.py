@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from fleetune.codecs import Encoded, decode, encode
 from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, SPARSE, TOP_K
@@ -26,6 +25,7 @@ from fleetune.linux import trim_heap
 from fleetune.models.graph import Graph
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner, Values
+from fleetune.profiling.unit_bytes import detached_inputs, unit_bytes
 
 SegmentOf = Callable[[str], SegmentRunner]
 MOST_PASSES = 15
@@ -44,6 +44,7 @@ class UnitCost:
     """Usual times; the times above are minimums."""
     backward_usual_s: list[float] = field(default_factory=list)
     activation_bytes: list[int] = field(default_factory=list)
+    workspace_bytes: list[int] = field(default_factory=list)
     flops: list[int] = field(default_factory=list)
 
 
@@ -165,7 +166,12 @@ def _measure_window(window: Window, settings: TimingSettings, costs: Mapping[str
     median_s = statistics.median(whole_s)
     log.stretches.extend(stretches)
     log.relative.extend(took_s / median_s for took_s in whole_s if median_s > 0)
-    _sizes(window.graph, window.segments, window.given, window.size, costs)
+    found = unit_bytes(window.graph, window.segments, window.given, window.size)
+    for segment, counted in zip(window.segments, found, strict=True):
+        cost = costs[segment.units[0].name]
+        cost.activation_bytes.append(counted.kept)
+        cost.workspace_bytes.append(counted.workspace)
+        cost.flops.append(counted.flops)
     return outputs
 
 
@@ -231,56 +237,6 @@ def backwards(
         times[place].append(elapsed_s(start, settings) if reached else 0.0)
         gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
     # Gradients of weights stay and are added to, as those of most micro-batches are.
-
-
-def _sizes(
-    graph: Graph, segments: list[SegmentRunner], given: Values, size: int, costs: Mapping[str, UnitCost]
-) -> None:
-    """Bytes kept for backward (by storage, weights apart) and forward FLOPs of every unit at this batch size."""
-    held = dict(given)
-    for segment in segments:
-        inputs = detached_inputs(graph, segment, held)
-        with FlopCounterMode(display=False) as counter:
-            held, kept = run_tracking_saved(segment, inputs, size)
-        cost = costs[segment.units[0].name]
-        cost.activation_bytes.append(kept_bytes(inputs, held, kept))
-        cost.flops.append(int(counter.get_total_flops()))
-
-
-def kept_bytes(inputs: Values, outputs: Values, kept: list[torch.UntypedStorage]) -> int:
-    """Bytes held from a unit's forward to its backward: activations, inputs and outputs, each counted once."""
-    storages = {storage._cdata: storage for storage in kept}
-    for value in (*inputs.values(), *outputs.values()):
-        storages[value.untyped_storage()._cdata] = value.untyped_storage()
-    return sum(storage.nbytes() for storage in storages.values())
-
-
-def run_tracking_saved(segment: SegmentRunner, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
-    """Run one forward; return its outputs and the storages, weights excluded, that backward will read.
-
-    Works on meta tensors, too.
-    """
-    held = (*segment.parameters.values(), *segment.read_weights().values())
-    weights = {p.untyped_storage()._cdata for p in held}
-    kept: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            kept[storage._cdata] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        outputs = segment.run(inputs, size)
-    return outputs, list(kept.values())
-
-
-def detached_inputs(graph: Graph, segment: SegmentRunner, held: Values) -> Values:
-    """The inputs of a segment among `held`, detached."""
-    return {
-        n: held[n].detach().requires_grad_(True) if graph.value(n).gradient else held[n].detach()
-        for n in segment.input_values
-    }
 
 
 def _both_clocks(settings: TimingSettings) -> tuple[float, float]:

@@ -34,9 +34,11 @@ SILENCE = SilenceRule(activities=(COMPUTING, WAITING), gaps=3.0, floor_s=0.8, ce
 PROBE_S, MAX_PROBE_S = 0.8, 5.0
 """A device has so long to answer when it is asked, or as long as its longest gap between beats, within these."""
 DOWN_S = 20.0
-PARTED_S = 5.0
-"""A connection comes back within these seconds, or is given up: at all, and between two devices that both are heard.
-Waiting for longer than a device's loss and return take costs more than these; two lost SYNs in a row cost 3 s."""
+"""A connection comes back within these seconds, or is given up."""
+PARTED_S, MAX_PARTED_S = 2.5, 5.0
+"""The same between two devices that both are heard, where it is as long as SILENCE.gaps of their longest gaps between
+beats, within these. A device's loss and return take about the first: waiting as long costs at most twice what it would
+if one knew whether the connection comes back, and leaves a lost SYN its second."""
 LOADING_S = 900.0  # weights of a large model come from a disk
 COMPUTING_S = 60.0
 STUCK_ROUNDS = 50.0
@@ -272,7 +274,7 @@ class Liveness:
         for report in reports:
             for peer, seconds in report.down.items():
                 since_s = self.now_s() - self._back_s.get(peer, -math.inf)
-                limit_s = PARTED_S if {report.device, peer} <= heard else DOWN_S
+                limit_s = self._parted_s(report.device, peer) if {report.device, peer} <= heard else DOWN_S
                 if min(seconds, since_s) > limit_s and peer in members:
                     why = f"link {report.device}>{peer}: there is no connection for {seconds:.0f} s"
                     return Fault("", why, (report.device, peer))
@@ -301,6 +303,11 @@ class Liveness:
     def _silences_s(self) -> dict[str, float]:
         """Return silent devices -> seconds since their last beat."""
         return {each.device: each.since_s for each in self._detector.suspicions() if each.kind == SILENT}
+
+    def _parted_s(self, *devices: str) -> float:
+        """Return how long two devices that are heard may have no connection."""
+        longest_s = max(self._detector.longest_gap_s(device) for device in devices)
+        return min(MAX_PARTED_S, max(PARTED_S, SILENCE.gaps * longest_s))
 
     def _confirmed(self, silent: Mapping[str, float]) -> Fault | None:
         """Return the fault that is certain now. silent: devices -> seconds since their last beat."""

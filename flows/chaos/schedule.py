@@ -21,7 +21,7 @@ SECOND = 0.3
 """Part of the losses that a second one follows during the recovery."""
 STOP = "coordinator killed"
 WEIGHTS = {KILL: 8, FREEZE: 4, MEMORY: 2, CUT: 6, SEVER: 1, STOP: 4}
-"""A link that does not come back costs 5 s before a device is given up, so few are drawn."""
+"""A link that does not come back costs 2.5 s before a device is given up, so few are drawn."""
 
 
 @record

@@ -15,9 +15,10 @@ from fleetune.clock.costs import (
     lost_s_per_byte,
     memory_warnings,
     remaining_shares,
+    workspace_bytes,
 )
 from fleetune.contracts.fleet import Device, Fleet
-from fleetune.contracts.plan import Gate, LinkUse, Plan
+from fleetune.contracts.plan import Gate, LinkUse, Plan, Share
 from fleetune.contracts.profile import GateExtra, GateTimes, Profile, Subnet, SubnetPart
 from fleetune.errors import Refused
 from tests.clock import fleets, ticks
@@ -379,6 +380,35 @@ def test_kept_micro_batches_are_counted_per_segment() -> None:
     lanes = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "ab"}
     plan = ticks.plan(lanes, orders={"h": "a/1F0 b/1F0 a/1B0 b/1B0"})
     assert needed(plan, "h") == 5 + 800 + 2 * (200 + 3 * 200 + 10)
+
+
+def test_a_device_needs_the_workspace_of_one_unit() -> None:
+    """Of its units the one that needs most, for its own samples.
+
+    An average comes when no unit runs, and a collector that runs none needs none.
+    """
+    spaces = [(500, 0), (0, 200), (30, 30)]  # 4 samples: 500, 800, 150
+    units = tuple(
+        replace(unit, workspace_bytes=fixed, workspace_sample_bytes=each)
+        for unit, (fixed, each) in zip(UNITS, spaces, strict=True)
+    )
+    clock = Clock(ticks.fleet(NAMES), replace(PROFILE, units=units))
+
+    def of_four() -> Plan:
+        shares = (Share(device="a", samples=4), Share(device="b", samples=1))
+        made = ticks.plan({"main": [replace(segment("u0 u1 u2", "a"), shares=shares)]})
+        return replace(made, micro_batch_samples=5)
+
+    def more(plan: Plan, device: str = "a") -> int:
+        return clock.memory_bytes(plan, device) - needed(plan, device)
+
+    assert workspace_bytes(units, 1) == 500 and workspace_bytes(units, 4) == 800 and workspace_bytes((), 4) == 0
+    assert more(whole()) == 500
+    assert more(of_four(), "a") == 800 and more(of_four(), "b") == 500
+    lanes = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "ab"}
+    assert (more(ticks.plan(lanes), "a"), more(ticks.plan(lanes), "h")) == (500, 200)
+    collected = replace(ticks.plan({"a": [segment("u0 u1 u2", "a")]}), collector="s")
+    assert more(collected, "s") == 0
 
 
 def test_links_and_gates_save_no_memory() -> None:

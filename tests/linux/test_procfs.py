@@ -1,12 +1,14 @@
 """Memory and start times that the kernel reports of processes."""
 
+import mmap
 import os
 import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
 
-from fleetune.linux import PEAK_RESIDENT, RESIDENT, start_ticks, status_bytes
+from fleetune.linux import PEAK_RESIDENT, RESIDENT, RESIDENT_FILES, library_bytes, start_ticks, status_bytes
 
 
 def test_memory_of_this_process() -> None:
@@ -15,6 +17,18 @@ def test_memory_of_this_process() -> None:
     assert resident == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
     assert status_bytes(PEAK_RESIDENT) >= resident
     assert status_bytes(PEAK_RESIDENT, os.getpid()) == status_bytes(PEAK_RESIDENT)
+
+
+def test_libraries_are_counted_and_data_that_are_mapped_are_not(tmp_path: Path) -> None:
+    """A file of 16 MB that is mapped and read adds to the files of this process, and not to its libraries."""
+    path = tmp_path / "data"
+    path.write_bytes(bytes(16 << 20))
+    libraries, files = library_bytes(), status_bytes(RESIDENT_FILES)
+    assert 1 << 20 < libraries <= files
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert mapped.find(b"x") == -1, "every page is read"
+        assert status_bytes(RESIDENT_FILES) - files > 15 << 20
+        assert abs(library_bytes() - libraries) < 4 << 20
 
 
 def test_a_process_that_has_ended() -> None:

@@ -23,12 +23,17 @@ def small(micro_batch_samples: int = 4, micro_batches: int = 3, **options: Any) 
 
 
 @st.composite
-def tiny(draw: st.DrawFn, devices: int = 3, monotone: bool = True) -> Problem:
-    """Problems with up to 5 uneven units, some not separable, on up to `devices` uneven devices and links."""
+def tiny(draw: st.DrawFn, devices: int = 3, monotone: bool = True, workspaces: bool = False) -> Problem:
+    """Problems with up to 5 uneven units, some not separable, on up to `devices` uneven devices and links.
+
+    workspaces: whether units need memory while they run.
+    """
     count = draw(st.integers(1, 5))
     names = ["a", "b", "c", "d"][: draw(st.integers(1, devices))]
     batch = draw(st.integers(1, 4))
     units = tuple(_unit(draw, f"u{k}") for k in range(count))
+    space = st.integers(0, 60 if workspaces else 0)
+    units = tuple(replace(u, workspace_bytes=draw(space), workspace_sample_bytes=draw(space)) for u in units)
     times = tuple(
         DeviceTimes(
             device=name,

@@ -39,7 +39,7 @@ def ready_for(strategy: str, problem: Problem) -> Problem:
 
 
 @PROPERTY
-@given(problem=tiny())
+@given(problem=tiny() | tiny(workspaces=True))
 def test_a_plan_is_runnable_and_its_objective_is_the_clocks(strategy: str, problem: Problem) -> None:
     """A plan passes all checks and fits memory; its objective is the forecast's round to 1e-9, above its bound."""
     problem = ready_for(strategy, problem)

@@ -104,7 +104,7 @@ def test_cuts_lie_between_blocks_where_they_recompute() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(instances.tiny())
+@given(instances.tiny() | instances.tiny(workspaces=True))
 def test_a_recomputing_problem_is_the_clock_s(tiny: Problem) -> None:
     """A plan for the recomputing problem takes as long by its clock as, with its segments marked, by the problem's
     own, and no more memory there."""

@@ -159,6 +159,7 @@ def costs(units: int, pace: float, sizes: tuple[int, ...] = (1, 2, 4, 6)) -> dic
                 "forward_s": [pace * (1 + number)] * len(sizes),
                 "backward_s": [pace * 2 * (1 + number)] * len(sizes),
                 "activation_bytes": [100 + 10 * size for size in sizes],
+                "workspace_bytes": [1000 * number + 3 * size for size in sizes],
                 "flops": [7 * size for size in sizes],
             }
             for number in range(units)

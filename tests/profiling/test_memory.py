@@ -21,7 +21,13 @@ from fleetune.models.source import configuration
 from fleetune.planning import solve
 from fleetune.planning.strategy import Problem
 from fleetune.profiling.measuring_process import extrapolated
-from fleetune.profiling.memory import WORKER_MODULES_BYTES, UnitMemory, fitting_sizes, unit_memory, windows
+from fleetune.profiling.memory import (
+    WORKER_MODULES_BYTES,
+    UnitMemory,
+    fitting_sizes,
+    unit_memory,
+    windows,
+)
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask
 from fleetune.training.coordinator import train

@@ -19,6 +19,7 @@ from fleetune.training.liveness import (
     DOWN_S,
     FAST_BEATS,
     LOADING_S,
+    MAX_PARTED_S,
     PARTED_S,
     SILENCE_S,
     Fault,
@@ -404,11 +405,21 @@ def test_a_connection_that_does_not_come_back_is_named() -> None:
     devices = MonitoredDevices()
     assert devices.receive_beats(d0=beat(down={"d1": PARTED_S})) is None
     assert devices.receive_beats(d0=beat(down={"d1": PARTED_S + 1})) == Fault(
-        "", "link d0>d1: there is no connection for 6 s", ("d0", "d1")
+        "", "link d0>d1: there is no connection for 4 s", ("d0", "d1")
     )
     assert MonitoredDevices().find_fault(down={"d2": 30.0}) == Fault(
         "", "link coordinator>d2: there is no connection for 30 s", ("coordinator", "d2")
     )
+
+
+@pytest.mark.parametrize(("steps", "limit_s"), [(2, PARTED_S), (10, 3 * 10 * STEP_S), (32, MAX_PARTED_S)])
+def test_devices_whose_beats_come_late_are_given_longer_to_connect_again(steps: int, limit_s: float) -> None:
+    """A machine under load, or a network that loses packets, is slow to connect as it is to beat."""
+    devices = MonitoredDevices()
+    assert devices.run(12 * steps * STEP_S, steps, **{device: beat() for device in DEVICES}) is None
+    assert devices.receive_beats(d0=beat(down={"d1": limit_s - 0.01})) is None
+    fault = devices.receive_beats(d0=beat(down={"d1": limit_s + 0.01}))
+    assert fault is not None and fault.link == ("d0", "d1")
 
 
 def test_a_connection_to_a_device_that_is_asked_for_a_sign_of_life_is_waited_for() -> None:
