@@ -22,7 +22,7 @@ WORKER_MODULES_BYTES = 2_700_000
 """Assumed memory of the modules of this project that only a training worker imports; it imports the same libraries as
 a measuring process. They are not imported here: an edit in training would otherwise change the key of the profile stage
 and measure all devices again."""
-ALLOCATOR_SLACK = 0.45
+ALLOCATOR_SLACK = 0.5
 """Memory beyond tensors that are made and let go in every micro-batch, as a share of these: glibc does not use
 a freed block again for an aligned one of the same size (its bug 14581). Seen in workers of six plans: 0.27 to 0.6."""
 MANY = 2 * META_SAMPLES
