@@ -35,6 +35,12 @@ class RowsOnDisk:
         if rows.nbytes:
             row_bytes = rows.nbytes // len(indices)
             for out, index in zip(rows.view(np.uint8).reshape(-1, row_bytes), indices.tolist(), strict=True):
-                if os.preadv(self._descriptor, [out.data], self._offset + index * row_bytes) != row_bytes:
-                    raise OSError(f"{self._path}: row {index} is missing; prepare the data again")
+                self._fill(out.data, index, self._offset + index * row_bytes)
         return rows
+
+    def _fill(self, memory: memoryview, index: int, offset: int) -> None:
+        while memory:  # file systems of a network may give less at once
+            got = os.preadv(self._descriptor, [memory], offset)
+            if not got:
+                raise OSError(f"{self._path}: row {index} is missing; prepare the data again")
+            memory, offset = memory[got:], offset + got

@@ -17,6 +17,7 @@ from fleetune.links.message import Message, Received
 from fleetune.links.peer import PacedSender, chunk_bytes
 from fleetune.program import Step
 from fleetune.recovery.holdings import Attempt
+from fleetune.training.device_copies import DeviceCopies
 from fleetune.training.measurements import ClockOffset
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (
@@ -90,7 +91,7 @@ class Exchange:
     def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device) -> None:
         self._endpoint = endpoint
         self._coordinator = coordinator
-        self._device = device
+        self._copies = DeviceCopies(device)
         self._paced: dict[str, PacedSender] = {}
         self._limits: dict[str, int] = {}
         """Peer -> most bytes of a message to it, where that is less than the endpoint's."""
@@ -167,8 +168,7 @@ class Exchange:
     ) -> Iterator[Message]:
         """Yield the messages that carry tensors, each of at most `limit_bytes`."""
         listed, parts = [], []
-        for number, tensor in tensors.items():
-            flat = tensor.detach().contiguous().cpu()
+        for number, flat in zip(tensors, self._copies.to_host(tensors.values()), strict=True):
             dtype = str(flat.dtype).removeprefix("torch.")
             listed.append([number, dtype, list(flat.shape)])
             parts.append(flat.view(-1).view(torch.uint8).numpy().data if flat.numel() else memoryview(b""))
@@ -275,7 +275,7 @@ class Exchange:
             parts = self._assemble((attempt, key), header, [memoryview(part) for part in message.parts])
             if parts is None:
                 return
-            tensors = _tensors(header["tensors"], parts, self._device)
+            tensors = _tensors(header["tensors"], parts, self._copies)
             sent_s = float(header["sent_s"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise Refused(
@@ -310,18 +310,18 @@ def attempt_of(header: Mapping[str, Any]) -> Attempt:
     return Attempt(int(coordinator), int(number))
 
 
-def _tensors(described: list[Any], parts: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
+def _tensors(described: list[Any], parts: Sequence[Any], copies: DeviceCopies) -> dict[int, torch.Tensor]:
     """Return tensors over the received memory, copied only where it is not aligned: ZeroMQ packs small parts."""
     made: dict[Any, torch.Tensor] = {}
     for (number, dtype, shape), part in zip(described, parts, strict=True):
         kind = DTYPES[dtype]
         if memoryview(part).nbytes == 0:
-            made[_key(number)] = torch.empty(0, dtype=kind, device=device).view(shape)
+            made[_key(number)] = copies.to_device(torch.empty(0, dtype=kind).view(shape))
             continue
         view = np.frombuffer(part, dtype=np.uint8)
         if not view.flags.writeable:
             view = _writable(view)
-        made[_key(number)] = _aligned(torch.from_numpy(view).view(kind).view(shape).to(device))
+        made[_key(number)] = _aligned(copies.to_device(torch.from_numpy(view).view(kind).view(shape)))
     return made
 
 

@@ -1,5 +1,6 @@
 """Rows of arrays on disk are read one by one."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,15 @@ def test_a_file_that_became_shorter_is_named(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.read(np.array([3])), np.zeros((1, 2)))
     with pytest.raises(OSError, match=r"rows\.npy: row 4 is missing; prepare the data again"):
         rows.read(np.array([4]))
+
+
+def test_a_file_system_may_give_less_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is asked for again: here five bytes are given at most."""
+    array = np.arange(12.0).reshape(4, 3)
+    np.save(tmp_path / "rows.npy", array)
+    whole = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, memory, at: whole(file, [memory[0][:5]], at))
+    np.testing.assert_array_equal(RowsOnDisk(tmp_path / "rows.npy").read(np.array([3, 1])), array[[3, 1]])
 
 
 def test_another_order_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import signal
 from pathlib import Path
 from fleetune.launching import MALLOC_ENVIRONMENT, Command, ProcessLauncher
 command = Command(
-    module="inner", log=Path("inner.log"), preloads=("slow",), environment=MALLOC_ENVIRONMENT
+    module="inner", log=Path(__file__).with_name("inner.log"), preloads=("slow",), environment=MALLOC_ENVIRONMENT
 )
 for _ in range(2):
     job = ProcessLauncher().start(command)

@@ -45,6 +45,17 @@ def test_padding_is_no_token(tmp_path: Path, packed: bool) -> None:
     assert RunPoints(run.store, lambda: run.record).read(over=False)[1].values["train/tokens_per_s"] == tokens / 2
 
 
+def test_the_scale_of_the_loss_is_a_curve_in_fp16_alone(tmp_path: Path) -> None:
+    """It shows when gradients overflow; in other precisions there is none, and no curve of ones."""
+    run = TrainingRun(tmp_path / "store")
+    one, other = run.made.training.rounds[:2]
+    run.commit([replace(one, loss_scale=65536.0), other])
+    run.log({0: 1.0, 1: 2.0})
+    first, second = RunPoints(run.store, lambda: run.record).read(over=False)
+    assert first.values["train/loss_scale"] == 65536.0
+    assert "train/loss_scale" not in second.values
+
+
 def test_rounds_that_are_run_again_replace_those_of_before(tmp_path: Path) -> None:
     """After a recovery, or in another attempt, the points are those of the rounds that count."""
     run = TrainingRun(tmp_path / "store")

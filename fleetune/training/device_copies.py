@@ -1,0 +1,62 @@
+"""Copies between the memory that links send from and receive into, and the device that computes.
+
+Of a GPU they run in streams of their own and through page-locked memory, which its copy engines read at the full speed
+of the bus, and without this process: kernels that were launched before go on meanwhile. All tensors of a message are
+copied at once and waited for once. See "CUDA semantics" in PyTorch's documentation, and `Tensor.record_stream`.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+
+class DeviceCopies:
+    """The copies of one worker; a device that computes in this process's memory needs none."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Start no stream before the first copy."""
+        self._device = device
+        self._streams: dict[str, torch.cuda.Stream] = {}
+
+    @property
+    def _apart(self) -> bool:
+        return self._device.type == "cuda"
+
+    def to_host(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return contiguous tensors of the same values that a link can send, once what computes them has ended."""
+        found = [tensor.detach().contiguous() for tensor in tensors]
+        if not any(tensor.is_cuda for tensor in found):
+            return found
+        stream = self._stream("to host")
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        copies = []
+        with torch.cuda.stream(stream):
+            for tensor in found:
+                copies.append(_page_locked(tensor).copy_(tensor, non_blocking=True) if tensor.is_cuda else tensor)
+        for tensor in found:
+            if tensor.is_cuda:
+                tensor.record_stream(stream)  # it may be let go at once, and its memory used again
+        stream.synchronize()
+        return copies
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a received tensor on the device: work that is launched from now on finds it there."""
+        if not self._apart:
+            return tensor.to(self._device)
+        stream, current = self._stream("to device"), torch.cuda.current_stream(self._device)
+        host = _page_locked(tensor).copy_(tensor)
+        with torch.cuda.stream(stream):
+            there = host.to(self._device, non_blocking=True)
+        current.wait_stream(stream)
+        there.record_stream(current)
+        return there
+
+    def _stream(self, name: str) -> torch.cuda.Stream:
+        if name not in self._streams:
+            self._streams[name] = torch.cuda.Stream(self._device)
+        return self._streams[name]
+
+
+def _page_locked(like: torch.Tensor) -> torch.Tensor:
+    """Return page-locked memory of the same shape and type; torch keeps it for later copies when it is let go."""
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
