@@ -14,13 +14,9 @@ class DeviceCopies:
     """The copies of one worker; a device that computes in this process's memory needs none."""
 
     def __init__(self, device: torch.device) -> None:
-        """Start no stream before the first copy."""
+        """device: that computes; its streams are made with the first copy."""
         self._device = device
         self._streams: dict[str, torch.cuda.Stream] = {}
-
-    @property
-    def _apart(self) -> bool:
-        return self._device.type == "cuda"
 
     def to_host(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return contiguous tensors of the same values that a link can send, once what computes them has ended."""
@@ -41,7 +37,7 @@ class DeviceCopies:
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a received tensor on the device: work that is launched from now on finds it there."""
-        if not self._apart:
+        if self._device.type != "cuda":
             return tensor.to(self._device)
         stream, current = self._stream("to device"), torch.cuda.current_stream(self._device)
         host = _page_locked(tensor).copy_(tensor)
