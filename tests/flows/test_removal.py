@@ -15,6 +15,8 @@ from flows.without_prefect import run_without_prefect
 from stages.catalog import StageSpec
 from tests.flows.toy_pipeline import World, run_toy, toy_context
 
+PATIENCE_S = 60.0
+
 
 def test_what_was_removed_is_made_again_and_said(world: World, root: Path) -> None:
     """A stage whose key is known but whose artifacts are gone runs, gives the same outputs, and the reason says so."""
@@ -52,7 +54,7 @@ def test_no_artifact_goes_between_its_finding_and_the_record_that_names_it(
 
 def test_runs_are_whole_while_everything_old_is_removed_all_the_time(world: World, root: Path) -> None:
     """Runs succeed, and end with all their artifacts, while another thread removes whatever it may again and again."""
-    end = threading.Event()
+    end, swept = threading.Event(), threading.Event()
     removed: list[Removal] = []
     errors: list[BaseException] = []
 
@@ -60,6 +62,7 @@ def test_runs_are_whole_while_everything_old_is_removed_all_the_time(world: Worl
         while not end.wait(0.01):
             try:
                 removed.append(remove_old_runs(Store(root), 0, pause=end.wait))
+                swept.set()
             except TryAgain:
                 pass  # the end came while it waited
             except BaseException as error:
@@ -75,6 +78,8 @@ def test_runs_are_whole_while_everything_old_is_removed_all_the_time(world: Worl
                 for name in ("measure", "shape", "learn"):
                     made = runner.run_stage(name).outputs
                     assert not [output for output in made.items() if runner.context.store.first_bad(*output)]
+            swept.clear()
+            assert swept.wait(PATIENCE_S), errors
     finally:
         end.set()
         thread.join()

@@ -65,7 +65,9 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
     assert json_io.read(Profile, tmp_path / "profile" / "profile.json") == made
     assert made.batch_sizes == (1, 2, 4, 6)
     assert [unit.name for unit in made.units] == [unit.name for unit in graph.units]
-    assert {unit.activation_bytes for unit in made.units} == {10}
+    assert {unit.activation_bytes for unit in made.units} == {15}, "ten a sample, and half of them for the allocator"
+    first, second = ((unit.workspace_bytes, unit.workspace_sample_bytes) for unit in made.units[:2])
+    assert (first, second) == ((0, 5), (1499, 5)), "1000 more for the second, and three a sample, half as much again"
     assert {unit.flops for unit in made.units} == {7}
     assert [times.device for times in made.times] == ["ann", "bob"]
     assert made.times_of("bob").forward_s[1] == (6.0,) * 4
