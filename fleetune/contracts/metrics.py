@@ -227,5 +227,7 @@ class EvaluationMetrics:
     """Joules of training; None if the machine cannot measure them."""
     forecast_interval: Annotated[Interval | None, Field(exclude_if=_neutral)] = None
     """The forecast's."""
+    forecast_memory_bytes: Annotated[tuple[DeviceAmount, ...], Field(exclude_if=_neutral)] = ()
+    """Peaks by forecast, of the devices in `peak_memory_bytes`."""
     classes: tuple[ClassScore, ...] = ()
     """Scores by class number; empty unless the model is a classifier."""

@@ -185,6 +185,7 @@ def _energy_j(training: TrainingMetrics) -> float | None:
 def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -> EvaluationMetrics:
     """Return scores before and after training, and the forecast beside the measured round."""
     forecast_s, measured_s = task.forecast.round_s, task.training.median_round_s
+    measured = {each.device for each in task.training.peak_memory_bytes}
     return EvaluationMetrics(
         scores=tuple(
             Score(name=name, before=before.values[name], after=after.values[name], better=better)
@@ -200,6 +201,7 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
         energy_j=_energy_j(task.training),
         bytes_per_round=sum(link.bytes for link in task.training.link_bytes),
         peak_memory_bytes=task.training.peak_memory_bytes,
+        forecast_memory_bytes=tuple(each for each in task.forecast.memory_bytes if each.device in measured),
     )
 
 

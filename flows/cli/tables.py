@@ -222,8 +222,12 @@ def _print_results(console: Console, results: "Results | None") -> None:
         f"{metrics.forecast_error:+.1%}",
     )
     table.add_row("bytes sent", "", aligned_size(metrics.bytes_per_round), "")
+    forecast = {each.device: each.amount for each in metrics.forecast_memory_bytes}
     for peak in metrics.peak_memory_bytes:
-        table.add_row(f"peak memory of {peak.device}", "", aligned_size(peak.amount), "")
+        known = peak.device in forecast and peak.amount > 0
+        said = aligned_size(forecast[peak.device]) if known else ""
+        error = f"{forecast[peak.device] / peak.amount - 1:+.1%}" if known else ""
+        table.add_row(f"peak memory of {peak.device}", said, aligned_size(peak.amount), error)
     if metrics.energy_j is not None:
         table.add_row("energy of the run", "", f"{metrics.energy_j:.0f} J", "")
     console.print(table)

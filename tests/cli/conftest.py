@@ -57,6 +57,7 @@ def metrics(after: float) -> EvaluationMetrics:
         forecast_error=0.1,
         bytes_per_round=123_400_000,
         peak_memory_bytes=(DeviceAmount(device="fast", amount=4.5e8), DeviceAmount(device="slow", amount=4.2e8)),
+        forecast_memory_bytes=(DeviceAmount(device="fast", amount=4.95e8),),
     )
 
 

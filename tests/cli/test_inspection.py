@@ -140,6 +140,7 @@ def test_artifacts_as_json(call: Call, root: Path) -> None:
     assert told["fleet"]["content"] == json_io.dump(content.fleet)
     assert told["plan"]["content"]["plan"] == json_io.dump(content.plan)
     assert told["metrics"]["content"]["evaluation"]["scores"][0]["after"] == 5.5
+    assert "forecast_memory_bytes" in told["metrics"]["content"]["evaluation"]
     assert [event["event"] for event in told["events"]["content"]["log"]][:2] == ["started", "joined"]
     assert told["fleet"]["stage"]["stage"] == "discover"
     assert told["fleet"]["artifacts"][0]["digest"] == run.outputs["fleet"]

@@ -122,13 +122,24 @@ def test_show_stage(call: Call, root: Path) -> None:
     assert "never run before" in shown and "model/config.json" in shown and artifact["folder"] in shown
 
 
+def test_memory_stands_beside_its_forecast(call: Call, root: Path) -> None:
+    """450 MB of 495 MB by forecast are 10 % too much; a device without a forecast has its peak alone."""
+    add_run(root, 1)
+    shown = call("show", "small-1").stdout
+    fast, slow = (
+        next(line for line in shown.splitlines() if f"peak memory of {name}" in line) for name in ("fast", "slow")
+    )
+    assert all(part in fast for part in ("495.00 MB", "450.00 MB", "+10.0%"))
+    assert "420.00 MB" in slow and "%" not in slow
+
+
 def test_verify(call: Call, root: Path) -> None:
     """An untouched run is verified; one changed byte is named by its file, with exit code 64."""
     run = add_run(root, 1)
     assert document(call("verify", "small-1", "--json")) == {
         "run": "small-1",
         "artifacts": 2,
-        "bytes": 426,
+        "bytes": 512,
         "ok": True,
     }
     assert "every file of its 2 artifacts is what was stored" in call("verify", "latest").stdout

@@ -119,6 +119,10 @@ def test_forecast_is_compared_with_the_measurement(tmp_path: Path) -> None:
     assert metrics.forecast_error == pytest.approx(-0.25)
     assert metrics.bytes_per_round == sum(link.bytes for link in task.training.link_bytes)
     assert metrics.peak_memory_bytes == task.training.peak_memory_bytes
+    forecast = {each.device: each.amount for each in task.forecast.memory_bytes}
+    assert {each.device: each.amount for each in metrics.forecast_memory_bytes} == {
+        each.device: forecast[each.device] for each in metrics.peak_memory_bytes if each.device in forecast
+    }
     assert metrics.energy_j is None
     assert metrics.samples == PreparedData(task.data_folder).size("test")
 
