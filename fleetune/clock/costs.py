@@ -23,6 +23,8 @@ from fleetune.formatting import megabytes
 
 FORECAST_MARGIN = 0.05
 """Tolerated relative excess of a memory peak: allocator fragmentation changes it by a few percent between trainings."""
+MUCH_OF_BUDGET = 0.5
+"""A device that has used less of its budget has room for what any forecast misses."""
 
 
 def interpolate(batch_sizes: Sequence[int], seconds: Sequence[float], samples: int) -> float:
@@ -172,7 +174,8 @@ def _computes_beside_links(device: Device) -> bool:
 
 
 def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[str, float]) -> Iterator[str]:
-    """Yield a sentence for each device whose peak exceeds its budget, or its forecast by more than FORECAST_MARGIN.
+    """Yield a sentence for each device whose peak exceeds its budget, or, where memory is short, its forecast by more
+    than FORECAST_MARGIN.
 
     `forecast` and `peaks` map device names to bytes.
     """
@@ -184,7 +187,7 @@ def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[
                 f"device {device} used {megabytes(peak)} of its {megabytes(budget)}{beside}: give it more memory "
                 "or lower training.micro_batch_samples"
             )
-        elif peak > forecast_bytes * (1 + FORECAST_MARGIN):
+        elif peak > forecast_bytes * (1 + FORECAST_MARGIN) and peak > budget * MUCH_OF_BUDGET:
             yield (
                 f"device {device} used {megabytes(peak)}{beside}: plans that need most of its "
                 f"{megabytes(budget)} may not fit"

@@ -430,3 +430,4 @@ def test_a_peak_beyond_its_budget_or_forecast_is_reported() -> None:
     assert over.startswith("device a used 538 MB of its 500 MB, 481 MB forecast: give it more memory or lower")
     (more,) = said(490e6, 400e6)
     assert more.startswith("device a used 490 MB, 400 MB forecast: plans that need most of its 500 MB may not fit")
+    assert said(240e6, 200e6) == [], "it has room for twice as much"
