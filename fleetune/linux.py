@@ -72,12 +72,6 @@ def trim_heap() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def reset_peak() -> None:
-    """Reset the peak that the kernel records; where it cannot, the older peak stays, which is an upper bound."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
 MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 UNLIMITED_BYTES = 1 << 60
 """Version 1 writes a huge number where there is no limit."""

@@ -65,10 +65,9 @@ def _backwards(runs: list[_Run]) -> Iterator[int]:
         run = runs.pop()
         reached = [n for n, value in run.outputs.items() if value.requires_grad]
         grads = [gradients.get(n, torch.ones_like(run.outputs[n])) for n in reached]
-        held = [*run.storages, *(value.untyped_storage() for value in (*run.inputs.values(), *run.outputs.values()))]
         kept = kept_bytes(run.inputs, run.outputs, run.storages)
-        live = LiveBytes(_state(run.segment), (*held, *(each.untyped_storage() for each in grads)))
-        held.clear()
+        values = (*run.inputs.values(), *run.outputs.values(), *grads)
+        live = LiveBytes(_state(run.segment), (*run.storages, *(value.untyped_storage() for value in values)))
         run.storages.clear()
         if reached:
             with live:
