@@ -193,8 +193,8 @@ class CompletedRun:
     """Duration of every round."""
     median_s: float
     noise: float | None
-    """Difference of the median rounds of two trainings of the plan, relative to their mean: how far a machine disagrees
-    with itself; None: one training."""
+    """Difference of the longest and the shortest median round of the plan's trainings, relative to the median: how far
+    a machine disagrees with itself; None: one training."""
     load: float
     """Load average of the machine over the minute before the training started."""
     ready_s: float
@@ -240,7 +240,11 @@ class FailedRun:
 
 
 REPEATED_S = 60.0
-"""A training whose rounds take less is run twice."""
+"""A training whose rounds take less is run twice, and again while no two trainings of it agree."""
+MOST_TRAININGS = 4
+AGREEMENT = 0.05
+"""Median rounds that differ by less than this share agree. Where those of the first two differ by more, something else
+had the machine meanwhile, and half of the difference would stand as the forecast's error."""
 
 
 def run_all(
@@ -282,13 +286,14 @@ class _CaseRunner:
         self._profiled = self._run(strategy, StageSelection(from_stage=again, until="profile"))
 
     def completed(self, strategy: str) -> CompletedRun:
-        """Plan by the newest profile and train: twice, unless one training takes long."""
+        """Plan by the newest profile and train: until two trainings agree, unless one takes long."""
         if self._profiled is None:
             self.profile(strategy)
         loads: list[float] = []
         records = [self._run(strategy, StageSelection(from_stage="plan", until="train"), loads)]
         if sum(_rounds_s(self._store, records[0])) < REPEATED_S:
-            records.append(self._run(strategy, StageSelection(from_stage="train", until="train")))
+            while len(records) < MOST_TRAININGS and not agree([_median_s(self._store, each) for each in records]):
+                records.append(self._run(strategy, StageSelection(from_stage="train", until="train")))
         self._trained = records[0]
         return _read(self._store, records, (self._case.name, strategy), loads[0])
 
@@ -313,13 +318,22 @@ class _CaseRunner:
         return run_without_prefect(Runner(RunContext(store=self._store, listen=listen), configs.load(path), selection))
 
 
+def agree(medians_s: Sequence[float]) -> bool:
+    """Return True if two of these differ by less than AGREEMENT of the smaller one."""
+    return any(after < before * (1 + AGREEMENT) for before, after in pairwise(sorted(medians_s)))
+
+
+def _median_s(store: Store, record: RunRecord) -> float:
+    return statistics.median(_rounds_s(store, record))
+
+
 def _rounds_s(store: Store, record: RunRecord) -> list[float]:
     metrics = store.folder("metrics", record.outputs["metrics"])
     return [each.round_s for each in json_io.read(TrainingMetrics, metrics / "training.json").rounds]
 
 
 def _read(store: Store, records: Sequence[RunRecord], names: tuple[str, str], load: float) -> CompletedRun:
-    """Return what the trainings of one plan took; medians are the means of theirs."""
+    """Return what the trainings of one plan took; medians are the medians of theirs."""
     record = records[0]
     metrics = store.folder("metrics", record.outputs["metrics"])
     events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
@@ -327,7 +341,7 @@ def _read(store: Store, records: Sequence[RunRecord], names: tuple[str, str], lo
     foreseen = json_io.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json")
     rounds_s = [_rounds_s(store, each) for each in records]
     medians_s = [statistics.median(each) for each in rounds_s]
-    median_s = statistics.mean(medians_s)
+    median_s = statistics.median(medians_s)
     return CompletedRun(
         fleet=names[0],
         strategy=names[1],
@@ -340,7 +354,7 @@ def _read(store: Store, records: Sequence[RunRecord], names: tuple[str, str], lo
         ready_s=max(joined) - events[0]["at_s"],
         workers=len(joined),
         forecast_period_s=foreseen.period_s,
-        period_s=statistics.mean(_period_s(store, each) for each in records),
+        period_s=statistics.median(_period_s(store, each) for each in records),
     )
 
 

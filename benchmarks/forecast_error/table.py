@@ -57,7 +57,9 @@ def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]
     sheet.remarks.append(
         "drift: of the forecast of the same plan, from the profile before its trainings to one after them"
     )
-    sheet.remarks.append("noise: how far the median rounds of two trainings of the same plan differ")
+    sheet.remarks.append(
+        "noise: how far median rounds of trainings of the same plan differ; more than two where the first disagree"
+    )
     sheet.remarks.append("ready: seconds from start to the last worker's first message (workers that start at once)")
     sheet.figures = [*_errors(runs, failed), *_speedups(runs), _ready(runs)]
     return sheet
@@ -132,7 +134,7 @@ def _without_drift(runs: Sequence[CompletedRun]) -> list[Figure]:
 
 
 def _noise(runs: Sequence[CompletedRun]) -> list[Figure]:
-    """What no forecast can know: differences between two trainings of the same plan."""
+    """What no forecast can know: differences between trainings of the same plan."""
     known = [ran.noise for ran in runs if ran.noise is not None]
     if not known:
         return []
@@ -143,7 +145,7 @@ def _noise(runs: Sequence[CompletedRun]) -> list[Figure]:
             unit="of measured",
             better="lower",
             spread=(min(known), max(known)),
-            about=f"between two trainings of one plan, {len(known)} plans",
+            about=f"between trainings of one plan, {len(known)} plans",
         )
     ]
 

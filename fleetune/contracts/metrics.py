@@ -227,6 +227,8 @@ class EvaluationMetrics:
     """Joules of training; None if the machine cannot measure them."""
     forecast_interval: Annotated[Interval | None, Field(exclude_if=_neutral)] = None
     """The forecast's."""
+    forecast_bytes_per_round: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """What was to be sent; 0 where nothing was."""
     forecast_memory_bytes: Annotated[tuple[DeviceAmount, ...], Field(exclude_if=_neutral)] = ()
     """Peaks by forecast, of the devices in `peak_memory_bytes`."""
     classes: tuple[ClassScore, ...] = ()

@@ -200,6 +200,7 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
         forecast_interval=task.forecast.interval,
         energy_j=_energy_j(task.training),
         bytes_per_round=sum(link.bytes for link in task.training.link_bytes),
+        forecast_bytes_per_round=sum(link.bytes for link in task.forecast.link_bytes),
         peak_memory_bytes=task.training.peak_memory_bytes,
         forecast_memory_bytes=tuple(each for each in task.forecast.memory_bytes if each.device in measured),
     )

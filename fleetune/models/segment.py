@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fleetune.linux import PEAK_RESIDENT, status_bytes
+from fleetune.linux import PEAK_RESIDENT, status_bytes, trim_heap
 from fleetune.models import graph as g
 from fleetune.models.compute_copies import ComputeCopies, computed_type, halved_parameters, in_type, place
 from fleetune.models.nf4 import PACKED, as_held
@@ -23,6 +23,9 @@ from fleetune.program.blocks import block_runs
 Values = dict[int, torch.Tensor]
 PORTION_ELEMENTS = 1 << 24
 """Elements of weights that are read at once where they are held in another type."""
+LARGE_ELEMENTS = 1 << 20
+"""Smaller tensors are copied where others of their file are held in another type: as they were read, they would keep
+all of the file in memory that was read for the others."""
 
 
 class _Operation(NamedTuple):
@@ -154,6 +157,8 @@ class SegmentRunner:
                     held[canonical] = self.parameters[canonical].detach()
             if self._converts:
                 weights.forget()
+        if self._converts:
+            trim_heap()
         self.drop_copies()
 
     @property
@@ -164,23 +169,26 @@ class SegmentRunner:
     def _as_held(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor that was read as this segment holds it."""
         here, held = tensor.to(self.device), self.parameters.get(name)
-        if held is None:
-            return here
-        packed = as_held(here, held)
-        return packed if self._copies is None else packed.to(held.dtype)
+        if held is not None:
+            here = as_held(here, held)
+            here = here if self._copies is None else here.to(held.dtype)
+        return here.clone() if here is tensor and self._converts and here.numel() < LARGE_ELEMENTS else here
 
     def _portions(self, names: set[str]) -> list[set[str]]:
-        """Return what is read at once: everything, or little if it is read in another type than it is held in."""
+        """Return what is read at once: everything, or little if it is read in another type than it is held in, and
+        large tensors that are held as they are by themselves."""
         if not self._converts:
             return [names]
-        portions: list[set[str]] = []
+        held = {name: self.parameters[name] if name in self.parameters else self.buffers[name] for name in names}
+        alone = {name for name, one in held.items() if one.numel() >= LARGE_ELEMENTS and one.dtype == torch.float32}
+        portions = [{name} for name in sorted(alone)]
         room = 0
-        for name in sorted(names):
+        for name in sorted(names - alone):
             if room <= 0:
                 portions.append(set())
                 room = PORTION_ELEMENTS
             portions[-1].add(name)
-            room -= (self.parameters[name] if name in self.parameters else self.buffers[name]).numel()
+            room -= held[name].numel()
         return portions
 
     def put(self, tensors: Mapping[str, torch.Tensor]) -> None:

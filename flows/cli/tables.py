@@ -221,18 +221,22 @@ def _print_results(console: Console, results: "Results | None") -> None:
         f"{metrics.measured_round_s:.3f} s",
         f"{metrics.forecast_error:+.1%}",
     )
-    table.add_row("bytes sent", "", aligned_size(metrics.bytes_per_round), "")
+    table.add_row("bytes sent", *_beside(metrics.forecast_bytes_per_round, metrics.bytes_per_round))
     forecast = {each.device: each.amount for each in metrics.forecast_memory_bytes}
     for peak in metrics.peak_memory_bytes:
-        known = peak.device in forecast and peak.amount > 0
-        said = aligned_size(forecast[peak.device]) if known else ""
-        error = f"{forecast[peak.device] / peak.amount - 1:+.1%}" if known else ""
-        table.add_row(f"peak memory of {peak.device}", said, aligned_size(peak.amount), error)
+        table.add_row(f"peak memory of {peak.device}", *_beside(forecast.get(peak.device, 0), peak.amount))
     if metrics.energy_j is not None:
         table.add_row("energy of the run", "", f"{metrics.energy_j:.0f} J", "")
     console.print(table)
     console.print(f"report  {results.report}")
     console.print(f"model   {results.model}")
+
+
+def _beside(forecast_bytes: float, measured_bytes: float) -> tuple[str, str, str]:
+    """Forecast, measurement and error, as far as they are known; a forecast of 0 is none."""
+    known = forecast_bytes > 0 and measured_bytes > 0
+    said = aligned_size(forecast_bytes) if known else ""
+    return said, aligned_size(measured_bytes), f"{forecast_bytes / measured_bytes - 1:+.1%}" if known else ""
 
 
 def print_removal(console: Console, removal: "Removal") -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from benchmarks import CONFIGS
-from benchmarks.forecast_error.runs import ALL, STRATEGIES, CompletedRun, FailedRun, FleetCase
+from benchmarks.forecast_error.runs import AGREEMENT, ALL, STRATEGIES, CompletedRun, FailedRun, FleetCase, agree
 from benchmarks.forecast_error.table import table
 from fleetune import planning
 from fleetune.contracts.metrics import Interval
@@ -71,6 +71,13 @@ def test_a_machine_that_disagrees_with_itself_is_a_figure() -> None:
     sheet = table(ALL, runs)
     assert {figure.name: figure for figure in sheet.figures}["noise_median"].value == pytest.approx(0.06)
     assert [row[9] for row in sheet.rows] == ["2.0%", "10.0%", ""]
+
+
+def test_trainings_agree_where_any_two_do() -> None:
+    """One alone agrees with none; of three, the two that are near each other count, whichever came first."""
+    near, far = 1 + AGREEMENT / 2, 1 + 4 * AGREEMENT
+    assert not agree([1.0]) and not agree([1.0, far]) and not agree([far, 1.0])
+    assert agree([1.0, near]) and agree([1.0, far, near]) and agree([far, 1.0, near])
 
 
 def test_a_machine_whose_speed_changes_is_told_from_a_wrong_forecast() -> None:

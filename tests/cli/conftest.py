@@ -56,6 +56,7 @@ def metrics(after: float) -> EvaluationMetrics:
         measured_round_s=1.0,
         forecast_error=0.1,
         bytes_per_round=123_400_000,
+        forecast_bytes_per_round=120_000_000,
         peak_memory_bytes=(DeviceAmount(device="fast", amount=4.5e8), DeviceAmount(device="slow", amount=4.2e8)),
         forecast_memory_bytes=(DeviceAmount(device="fast", amount=4.95e8),),
     )

@@ -122,10 +122,13 @@ def test_show_stage(call: Call, root: Path) -> None:
     assert "never run before" in shown and "model/config.json" in shown and artifact["folder"] in shown
 
 
-def test_memory_stands_beside_its_forecast(call: Call, root: Path) -> None:
-    """450 MB of 495 MB by forecast are 10 % too much; a device without a forecast has its peak alone."""
+def test_memory_and_bytes_stand_beside_their_forecasts(call: Call, root: Path) -> None:
+    """450 MB of 495 MB by forecast are 10 % too much; a device without a forecast has its peak alone. 120 MB that were
+    to be sent of 123.4 MB are 2.8 % too few."""
     add_run(root, 1)
     shown = call("show", "small-1").stdout
+    sent = next(line for line in shown.splitlines() if "bytes sent" in line)
+    assert all(part in sent for part in ("120.00 MB", "123.40 MB", "-2.8%"))
     fast, slow = (
         next(line for line in shown.splitlines() if f"peak memory of {name}" in line) for name in ("fast", "slow")
     )
@@ -139,7 +142,7 @@ def test_verify(call: Call, root: Path) -> None:
     assert document(call("verify", "small-1", "--json")) == {
         "run": "small-1",
         "artifacts": 2,
-        "bytes": 512,
+        "bytes": 552,
         "ok": True,
     }
     assert "every file of its 2 artifacts is what was stored" in call("verify", "latest").stdout

@@ -118,6 +118,7 @@ def test_forecast_is_compared_with_the_measurement(tmp_path: Path) -> None:
     metrics = evaluate(task)
     assert metrics.forecast_error == pytest.approx(-0.25)
     assert metrics.bytes_per_round == sum(link.bytes for link in task.training.link_bytes)
+    assert metrics.forecast_bytes_per_round == sum(link.bytes for link in task.forecast.link_bytes) > 0
     assert metrics.peak_memory_bytes == task.training.peak_memory_bytes
     forecast = {each.device: each.amount for each in task.forecast.memory_bytes}
     assert {each.device: each.amount for each in metrics.forecast_memory_bytes} == {

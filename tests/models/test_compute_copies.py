@@ -1,5 +1,6 @@
 """Weights in half precision: what is held, what is computed with, and how gradients come back to float32."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.init_weights import write_init_weights
+from fleetune.models.nf4 import PACKED
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
@@ -124,6 +126,21 @@ def test_a_frozen_base_is_read_from_a_folder_in_portions(tmp_path: Path, monkeyp
     source = dict(whole.named_parameters())["bert.encoder.layer.1.output.dense.weight"]
     assert held.dtype == torch.bfloat16 and torch.equal(held, source.bfloat16())
     assert all(p.is_meta for p in base.parameters())
+
+
+def test_what_stays_as_it_was_read_does_not_keep_the_file_of_what_was_packed(tmp_path: Path) -> None:
+    """Biases and norms beside packed weights are copied; else every page that was read for those stays in memory."""
+    recorded(BERT, tmp_path / "plain").whole().save_pretrained(tmp_path / "bert")  # type: ignore[operator]
+    lora = Lora(r=2, targets=("query",))
+    request = ModelRequest(task="sequence-classification", source=str(tmp_path / "bert"), lora=lora, quantization="nf4")
+    config = configuration(request, LABELS)
+    write_init_weights(config, request, 3, tmp_path / "start.safetensors")
+    ready = Recorded(request, _recorded(request), tmp_path / "start.safetensors", LABELS)
+    segment = SegmentRunner(ready.graph, ready.units, skeleton(config, request), CPU)
+    segment.load(WeightReader(base_skeleton(config, request), tmp_path / "bert", ready.start))
+    gc.collect()
+    assert any(held.dtype == PACKED for held in segment.parameters.values())
+    assert str(tmp_path / "bert") not in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
 def _recorded(request: ModelRequest) -> Graph:
