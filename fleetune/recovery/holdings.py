@@ -113,6 +113,15 @@ class Need:
 
 
 @record
+class SentBackup:
+    """Items that one device sends another one, which keeps them in case the first is lost."""
+
+    source: str
+    holder: str
+    items: frozenset[Item]
+
+
+@record
 class UnitItems:
     """Names of the tensors of a unit that training changes."""
 
@@ -140,7 +149,42 @@ def needs_of(plan: Plan, units: Mapping[str, UnitItems]) -> tuple[Need, ...]:
 
     units: unit -> its tensors.
     """
-    live, kept = defaultdict[str, set[Item]](set), defaultdict[str, set[Item]](set)
+    live, _ = _held(plan, units)
+    found = [Need(device=device, items=frozenset(live[device])) for device in sorted(live)]
+    kept = defaultdict[str, frozenset[Item]](frozenset)
+    for each in backups_of(plan, units):
+        kept[each.holder] |= each.items
+    found += [Need(device=device, items=kept[device], form=BACKUP) for device in sorted(kept)]
+    return tuple(found)
+
+
+def backups_of(plan: Plan, units: Mapping[str, UnitItems]) -> tuple[SentBackup, ...]:
+    """Return which device sends which backups to whom, in the order of the plan's backups.
+
+    A holder gets every item once, also a tied weight that several of the devices train that it holds backups for, and
+    nothing that it trains itself. units: unit -> its tensors.
+    """
+    live, segments = _held(plan, units)
+    found, given = list[SentBackup](), defaultdict[str, set[Item]](set)
+    lanes = {lane.name: lane for lane in plan.lanes}
+    for backup in plan.backups:
+        if backup.lane:
+            source = lanes[backup.lane].segments[backup.segment].devices[0]
+            items = segments[backup.lane, backup.segment]
+        else:
+            source, items = plan.collector, {item for item in live[plan.collector] if not item.lane}
+        new = frozenset(items - live[backup.holder] - given[backup.holder])
+        given[backup.holder] |= new
+        if new:
+            found.append(SentBackup(source=source, holder=backup.holder, items=new))
+    return tuple(found)
+
+
+def _held(
+    plan: Plan, units: Mapping[str, UnitItems]
+) -> tuple[defaultdict[str, set[Item]], dict[tuple[str, int], set[Item]]]:
+    """Return what each device trains, and the items of each segment."""
+    live = defaultdict[str, set[Item]](set)
     segments: dict[tuple[str, int], set[Item]] = {}
     for seat in seats_of(plan):
         lane = seat.lane
@@ -151,13 +195,7 @@ def needs_of(plan: Plan, units: Mapping[str, UnitItems]) -> tuple[Need, ...]:
         live[seat.device] |= own
         if plan.collector:
             live[plan.collector] |= {Item("", name) for name in trained}
-    for backup in plan.backups:
-        collected = {item for item in live[plan.collector] if not item.lane} if not backup.lane else set[Item]()
-        kept[backup.holder] |= segments[backup.lane, backup.segment] if backup.lane else collected
-    found = [Need(device=device, items=frozenset(live[device])) for device in sorted(live)]
-    extra = {device: frozenset(items - live[device]) for device, items in kept.items()}
-    found += [Need(device=device, items=extra[device], form=BACKUP) for device in sorted(extra) if extra[device]]
-    return tuple(found)
+    return live, segments
 
 
 def restoration(

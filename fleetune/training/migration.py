@@ -13,7 +13,7 @@ import torch
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.recovery.holdings import Attempt, Holding, Need, Restoration, Version
+from fleetune.recovery.holdings import Attempt, Holding, Restoration, SentBackup, Version
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import Tensors, name_of
 from fleetune.training.exchange import BACKUP_ITEMS, Arrival, Exchange, TransferKey
@@ -118,16 +118,16 @@ class Migration:
 
 
 def send_backups(
-    exchange: Exchange, order: Migration, version: Version, held: Mapping[Item, Tensors], needs: Iterable[Need]
+    exchange: Exchange, order: Migration, version: Version, held: Mapping[Item, Tensors], backups: Iterable[SentBackup]
 ) -> None:
-    """Send each device the backups that it is to hold of these items, whose memory must not change.
+    """Send these backups, which are of what is held, and whose memory must not change.
 
     order: of the plan that runs. They go beside the messages of the rounds that follow.
     """
-    for need in needs:
-        for number, item in enumerate(sorted(need.items & held.keys())):  # each by itself: headers of pieces stay short
+    for each in backups:
+        for number, item in enumerate(sorted(each.items)):  # each by itself: headers of pieces stay short
             key = TransferKey(BACKUP_ITEMS, version.rounds, item.lane, 0, number, exchange.name)
-            exchange.send_beside(need.device, key, held[item], order.backup_bytes_per_s[need.device])
+            exchange.send_beside(each.holder, key, held[item], order.backup_bytes_per_s[each.holder])
 
 
 def items_of(lane: str, arrival: Arrival) -> dict[Item, dict[str, torch.Tensor]]:

@@ -13,7 +13,7 @@ from fleetune.contracts.mixed_precision import FP16
 from fleetune.contracts.plan import Plan
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.program import DeviceProgram
-from fleetune.recovery.holdings import BACKUP, Need, Version, needs_of
+from fleetune.recovery.holdings import SentBackup, Version, backups_of
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
 from fleetune.training.exchange import Exchange, attempt_of
@@ -67,9 +67,9 @@ class RunningPlan:
         return self.context.plan == order.plan and self.holds(order.version) and not order.from_disk
 
     @cached_property
-    def backups(self) -> tuple[Need, ...]:
-        """What devices are to hold as backups for others."""
-        return _backups(self.context.plan, self.described)
+    def backups(self) -> tuple[SentBackup, ...]:
+        """What devices send others that hold it as backups."""
+        return backups_of(self.context.plan, self.described.unit_items)
 
     @property
     def backups_here(self) -> frozenset[Item]:
@@ -148,7 +148,7 @@ class PlanLoader:
 
     def backups_here(self, plan: Plan) -> frozenset[Item]:
         """Return what this device is to hold as backups for others under a plan."""
-        return _items_on(self.task.device, _backups(plan, self.described))
+        return _items_on(self.task.device, backups_of(plan, self.described.unit_items))
 
     def read(self, order: Migration, wanted: Collection[Item]) -> dict[Item, dict[str, torch.Tensor]]:
         """Return items of a version that is read from the disk: of a checkpoint, or of the initial weights."""
@@ -206,9 +206,5 @@ class PlanLoader:
         )
 
 
-def _backups(plan: Plan, described: ModelDescription) -> tuple[Need, ...]:
-    return tuple(need for need in needs_of(plan, described.unit_items) if need.form == BACKUP)
-
-
-def _items_on(device: str, needs: Iterable[Need]) -> frozenset[Item]:
-    return frozenset().union(*(need.items for need in needs if need.device == device))
+def _items_on(device: str, backups: Iterable[SentBackup]) -> frozenset[Item]:
+    return frozenset().union(*(each.items for each in backups if each.holder == device))

@@ -146,17 +146,21 @@ class WorkerHoldings:
     def back_up(self, running: RunningPlan) -> None:
         """Take a snapshot, and send others the backups that they hold for this device."""
         taken = self._copies.snapshot(running.version, running.items())
-        others = [need for need in running.backups if need.device != self._task.device]
-        self._links.connect(need.device for need in others if need.items & taken.keys())
+        others = [each for each in running.backups if each.source == self._task.device]
+        self._links.connect(each.holder for each in others)
         send_backups(self._exchange, running.order, running.version, taken, others)
         self._backing = running.version
 
     def end_backup(self, running: RunningPlan) -> None:
-        """Take in backups that have arrived; report once all are here."""
+        """Take in backups that have arrived; report once all are here.
+
+        Those of other versions are let go: devices begin with the next one when all have this one.
+        """
         if self._backing is None:
             return
         for key, arrival in self._exchange.take(BACKUP_ITEMS):
-            self._copies.add_backup(self._backing, items_of(key.lane, arrival))
+            if key.round == self._backing.rounds:
+                self._copies.add_backup(self._backing, items_of(key.lane, arrival))
         if running.backups_here <= self._copies.at(self._backing).keys():
             version, self._backing = self._backing, None
             self._exchange.send_control("backed_up", describe_version(version))

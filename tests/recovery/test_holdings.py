@@ -21,8 +21,10 @@ from fleetune.recovery.holdings import (
     Holding,
     Need,
     Restoration,
+    SentBackup,
     UnitItems,
     Version,
+    backups_of,
     needs_of,
     restoration,
 )
@@ -229,6 +231,19 @@ def test_backups_are_held_beside_what_is_live() -> None:
     assert by_device(needs, LIVE) == live
     assert by_device(needs, BACKUP) == {"b": {"main/w", "main/m"}, "a": {"main/y"}}
     assert needs_of(made(chain), UNITS) == tuple(each for each in needs if each.form == LIVE)
+
+
+def test_a_tied_weight_is_sent_once_to_the_holder_of_both_its_trainers() -> None:
+    """Of two backups on b that share w, the first brings it; both together are what b needs."""
+    units = UNITS | {"t": UnitItems(trained=("y", "w"))}
+    chain = Lane(name="main", segments=(segment("u", "a"), segment("v", "b"), segment("t", "c")))
+    kept = (Backup(lane="main", segment=0, holder="b"), Backup(lane="main", segment=2, holder="b"))
+    plan = made(chain, backups=kept, backup_every_rounds=1)
+    assert backups_of(plan, units) == (
+        SentBackup(source="a", holder="b", items=frozenset({W, Item("main", "m")})),
+        SentBackup(source="c", holder="b", items=frozenset({Y})),
+    )
+    assert by_device(needs_of(plan, units), BACKUP) == {"b": {"main/w", "main/m", "main/y"}}
 
 
 def test_a_collector_holds_what_is_trained_for_all_lanes() -> None:

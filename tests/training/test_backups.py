@@ -1,0 +1,75 @@
+"""Backups that arrive while later rounds run: each is of the version that it was sent for."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from fleetune.recovery.holdings import Attempt, SentBackup, Version
+from fleetune.recovery.transfers import Item
+from fleetune.training.exchange import BACKUP_ITEMS, Arrival, TransferKey
+from fleetune.training.running_plan import RunningPlan
+from fleetune.training.task import WorkerTask
+from fleetune.training.worker_holdings import WorkerHoldings
+from fleetune.training.worker_links import WorkerLinks
+
+FIRST = Attempt(1, 1)
+W, X = Item("main", "w"), Item("main", "x")
+
+
+class FakeExchange:
+    """Delivers what a test lets arrive, and notes what is said."""
+
+    name, attempt = "b", FIRST
+
+    def __init__(self) -> None:
+        self.arrived: list[tuple[TransferKey, Arrival]] = []
+        self.said: list[tuple[str, int]] = []
+
+    def arrives(self, sender: str, version: int, item: Item) -> None:
+        """Let an item of a version come, whose content is its version."""
+        key = TransferKey(BACKUP_ITEMS, version, item.lane, 0, 0, sender)
+        self.arrived.append((key, Arrival({f"model|{item.name}": torch.tensor(float(version))}, 0.0, 0.0, 4, {})))
+
+    def take(self, kind: str) -> list[tuple[TransferKey, Arrival]]:
+        """Hand over what has arrived."""
+        assert kind == BACKUP_ITEMS
+        found, self.arrived = self.arrived, []
+        return found
+
+    def send_control(self, kind: str, header: dict[str, Any]) -> None:
+        """Note a message to the coordinator."""
+        self.said.append((kind, header["rounds"]))
+
+
+def test_what_comes_late_is_no_part_of_the_next_version() -> None:
+    """b holds w and x for a. A second copy of x of version 1 arrives while w of version 2 does: version 2 is not whole
+    until its own x is here."""
+    exchange = FakeExchange()
+    links = cast(WorkerLinks, SimpleNamespace(exchange=exchange, connect=lambda peers: list(peers)))
+    holdings = WorkerHoldings(cast(WorkerTask, SimpleNamespace(device="b")), links)
+    versions: list[float] = []
+    for number in (1, 2):
+        running = running_plan(number)
+        holdings.back_up(running)
+        exchange.arrives("a", number, W)
+        if number == 2:
+            exchange.arrives("c", 1, X)
+        holdings.end_backup(running)
+        assert len(exchange.said) == number - 1, "x of this version is still missing"
+        exchange.arrives("a", number, X)
+        holdings.end_backup(running)
+        held = holdings._copies.at(running.version)
+        versions += [float(tensor) for item in (W, X) for tensor in held[item].values()]
+    assert exchange.said == [("backed_up", 1), ("backed_up", 2)] and versions == [1.0, 1.0, 2.0, 2.0]
+
+
+def running_plan(rounds: int) -> RunningPlan:
+    """A plan at a version, in which b trains nothing and holds w and x for a."""
+    backups = (SentBackup(source="a", holder="b", items=frozenset({W, X})),)
+    return cast(
+        RunningPlan,
+        SimpleNamespace(
+            version=Version(rounds, FIRST), items=dict, backups=backups, backups_here=backups[0].items, order=None
+        ),
+    )
