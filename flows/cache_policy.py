@@ -161,7 +161,8 @@ class CachePolicy:
         named.update({f"content.{name}": self._contents[name] for name in content_names(spec, self._plain)})
         keyed = {kind: digest for kind, digest in inputs.items() if kind not in spec.unkeyed_inputs}
         named.update({f"input.{kind}": digest for kind, digest in keyed.items()})
-        named.update({f"input.{fact}": self._fact(fact, spec, inputs) for fact in spec.key_facts})
+        facts = {f"input.{fact}": self._fact(fact, spec, inputs) for fact in spec.key_facts}
+        named.update({name: text for name, text in facts.items() if text})
         if leader_key:
             named[f"input.key of {spec.follows}"] = leader_key
         return named

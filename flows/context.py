@@ -25,6 +25,7 @@ from flows.provenance import (
     model_content,
     pin_revisions,
     plan_decisions,
+    training_method,
     version_of,
 )
 from flows.tracking import EventListener, ignore_event
@@ -32,6 +33,7 @@ from stages.catalog import (
     DEVICE_ARITHMETIC,
     PLAN_DECISIONS,
     STAGES,
+    TRAINING_METHOD,
     StageSpec,
     find_stage,
     producer_of,
@@ -56,7 +58,11 @@ class RunContext:
     )
     """name of external content, as in the catalog -> its digest"""
     input_facts: Mapping[str, InputFact] = field(
-        default_factory=lambda: {PLAN_DECISIONS: plan_decisions, DEVICE_ARITHMETIC: device_arithmetic}
+        default_factory=lambda: {
+            PLAN_DECISIONS: plan_decisions,
+            DEVICE_ARITHMETIC: device_arithmetic,
+            TRAINING_METHOD: training_method,
+        }
     )
     """name of a key fact, as in the catalog -> its text, computed from input folders"""
     pin: Callable[[RunConfig], RunConfig] = pin_revisions

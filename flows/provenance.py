@@ -141,6 +141,17 @@ def plan_decisions(folder: Callable[[str], Path]) -> str:
     return hashlib.sha256(json_io.text(decided).encode()).hexdigest()
 
 
+def training_method(folder: Callable[[str], Path]) -> str:
+    """What the plan computes beside who does it: empty if that is the training of one model by whole gradients.
+
+    Plans of the same method may go on from each other's checkpoints: the training stays one and the same.
+    """
+    result = json_io.read(PlanResult, folder("plan") / "plan.json")
+    if result.plan.trains_whole_gradients:
+        return ""
+    return json.dumps({"strategy": result.plan.strategy, **result.options}, sort_keys=True)
+
+
 def device_arithmetic(folder: Callable[[str], Path]) -> str:
     """JSON of what may change the last bits of the planned devices' sums: accelerator, threads, image, and fingerprint.
 

@@ -26,7 +26,8 @@ class StageSpec:
     unkeyed_inputs: tuple[str, ...] = ()
     """Inputs whose digests are not part of its key: its outputs depend only on their `key_facts`, or not on them."""
     key_facts: tuple[str, ...] = ()
-    """Facts about unkeyed inputs that are part of its key: `plan decisions`, `device arithmetic`."""
+    """Facts about unkeyed inputs that are part of its key, unless they are empty: `plan decisions`, `device
+    arithmetic`, `training method`."""
     outputs: tuple[str, ...]
     content: tuple[str, ...] = ()
     """External content that it reads, identified by digest: `data`, `model weights`."""
@@ -58,7 +59,7 @@ class StageSpec:
         check_name("stage", self.name)
 
 
-PLAN_DECISIONS, DEVICE_ARITHMETIC = "plan decisions", "device arithmetic"
+PLAN_DECISIONS, DEVICE_ARITHMETIC, TRAINING_METHOD = "plan decisions", "device arithmetic", "training method"
 TENSORS = ("torch", "transformers", "peft", "numpy")
 OPTIONAL = ("profile", "training.recompute")
 """Sections and settings that plain values of a config omit when they are neutral."""
@@ -117,7 +118,7 @@ TRAIN = StageSpec(
     local_config=("data.local",),
     inputs=("model", "data", "plan", "fleet", "profile"),
     unkeyed_inputs=("plan", "fleet", "profile"),
-    key_facts=(PLAN_DECISIONS, DEVICE_ARITHMETIC),
+    key_facts=(PLAN_DECISIONS, DEVICE_ARITHMETIC, TRAINING_METHOD),
     outputs=("checkpoint", "metrics"),
     content=("model weights",),
     packages=(*TENSORS, "safetensors", "pyzmq"),

@@ -324,6 +324,15 @@ class Plan:
         return len(self.lanes) == 1 and not extra and len(set(names)) == len(names)
 
     @property
+    def trains_whole_gradients(self) -> bool:
+        """True if each round is one step of one model by its whole gradient, as on one device: nothing is left out,
+        rounded on a link, or averaged."""
+        whole = all(segment.trained == segment.units for lane in self.lanes for segment in lane.segments)
+        lossy = any(use.codec != DENSE and not use.is_neutral for use in self.links)
+        gated = any(not gate.is_neutral for gate in self.gates)
+        return len(self.lanes) == 1 and whole and not (lossy or gated or self.average_every_rounds)
+
+    @property
     def batch_samples(self) -> int:
         """Samples of one round, per lane where lanes have data of their own; a lane of fewer micro-batches has less."""
         return self.micro_batch_samples * self.micro_batches

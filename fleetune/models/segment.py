@@ -17,15 +17,11 @@ from fleetune.models.randomness import PartDraws, RandomContext, ShardedDraws
 from fleetune.models.recompute import run_recomputed
 from fleetune.models.skeleton import canonical_names
 from fleetune.models.units import crossing_values
+from fleetune.models.weight_portions import LARGE_ELEMENTS, portions
 from fleetune.models.weights import WeightReader, assign_tensor
 from fleetune.program.blocks import block_runs
 
 Values = dict[int, torch.Tensor]
-PORTION_ELEMENTS = 1 << 24
-"""Elements of weights that are read at once where they are held in another type."""
-LARGE_ELEMENTS = 1 << 20
-"""Smaller tensors are copied where others of their file are held in another type: as they were read, they would keep
-all of the file in memory that was read for the others."""
 
 
 class _Operation(NamedTuple):
@@ -150,7 +146,8 @@ class SegmentRunner:
         found = {name: held[name] for name in wanted - trained if name in held}
         for canonical, tensor in found.items():
             self._put(canonical, tensor)
-        for names in self._portions(wanted - set(found)):
+        held_as = {name: {**self.parameters, **self.buffers}[name] for name in wanted - set(found)}
+        for names in portions(held_as) if self._converts else [set(held_as)]:
             for canonical, tensor in weights.read(names).items():
                 self._put(canonical, self._as_held(canonical, tensor))
                 if canonical in self.parameters and not self.parameters[canonical].requires_grad:
@@ -173,23 +170,6 @@ class SegmentRunner:
             here = as_held(here, held)
             here = here if self._copies is None else here.to(held.dtype)
         return here.clone() if here is tensor and self._converts and here.numel() < LARGE_ELEMENTS else here
-
-    def _portions(self, names: set[str]) -> list[set[str]]:
-        """Return what is read at once: everything, or little if it is read in another type than it is held in, and
-        large tensors that are held as they are by themselves."""
-        if not self._converts:
-            return [names]
-        held = {name: self.parameters[name] if name in self.parameters else self.buffers[name] for name in names}
-        alone = {name for name, one in held.items() if one.numel() >= LARGE_ELEMENTS and one.dtype == torch.float32}
-        portions = [{name} for name in sorted(alone)]
-        room = 0
-        for name in sorted(names - alone):
-            if room <= 0:
-                portions.append(set())
-                room = PORTION_ELEMENTS
-            portions[-1].add(name)
-            room -= held[name].numel()
-        return portions
 
     def put(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Overwrite parameters and buffers of this segment in place; other names are ignored."""

@@ -4,7 +4,8 @@ Lanes without data of their own are dealt the rows of the training split, each t
 Lanes of which a collector makes one step share every round's batch instead: each takes a piece of it, so that every
 block of the model learns from all rows. Where data are local, the lane of a device owns all rows that lie on it.
 
-Lanes of a plan that follows another one, when devices are lost, keep the rows and seeds that the first plan gave them.
+Lanes of a plan that follows another one, when devices are lost or an interrupted training goes on, keep the rows and
+seeds that the first plan gave them.
 A lane with fewer rows than a round has samples goes through them again, in a new order: its rounds cut the permutations
 of its own epochs into batches.
 """
@@ -35,16 +36,32 @@ def _number(plan: Plan, lane: Lane) -> int:
     return [each.name for each in plan.lanes].index(lane.name) if len(plan.lanes) > 1 else 0
 
 
+def dealing_plan(before: Plan | None, plan: Plan) -> Plan:
+    """Return the plan whose dealing holds on when a training goes on by another plan.
+
+    before: the one that has dealt until now. It holds on if it has all lanes of the other one with as many
+    micro-batches; otherwise, and where lanes own no rows, samples are dealt anew.
+    """
+    if before is None or len(before.lanes) == 1 or shares_batches(before):
+        return plan
+    if before.micro_batch_samples != plan.micro_batch_samples:
+        return plan
+    known = {lane.name: before.micro_batches_of(lane) for lane in before.lanes}
+    kept = all(known.get(lane.name) == plan.micro_batches_of(lane) for lane in plan.lanes)
+    return before if kept else plan
+
+
 def lane_samples(plan: Plan, data_folder: Path, local: Mapping[str, int]) -> dict[str, int]:
     """Return the number of training samples that each lane owns; they are the weights of an average over lanes.
 
     Of lanes that share batches, those of its piece.
 
-    local: device -> number of the samples that lie on it; empty: the rows in `data_folder` are dealt. Refused: a lane
-    without any.
+    local: device -> number of the samples that lie on it; empty: the rows in `data_folder` are dealt. A lane whose
+    device is gone is left out. Refused: a lane without any.
     """
     if local:
-        return {lane.name: local[lane.segments[0].devices[0]] for lane in plan.lanes}
+        owners = {lane.name: lane.segments[0].devices[0] for lane in plan.lanes}
+        return {lane: local[owner] for lane, owner in owners.items() if owner in local}
     if shares_batches(plan):
         return {lane.name: plan.micro_batch_samples * plan.micro_batches_of(lane) for lane in plan.lanes}
     train_samples = PreparedData(data_folder).size("train")

@@ -17,9 +17,11 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.plan import Plan
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.monitoring.event_log import ENDED
+from fleetune.training.batches import dealing_plan
 from fleetune.training.checkpoints import (
     COMMITS,
     StoredCheckpoint,
@@ -108,6 +110,8 @@ class PlanStart:
     """sha256 of the plan, fleet and profile that trained last; empty in work folders of earlier versions."""
     replanned: bool = False
     """True if the plan before was another one; False if only the measurements were."""
+    dealt: Plan | None = None
+    """The plan that dealt the lanes their samples; None in work folders of earlier versions."""
 
 
 def read_plan_start(work: Path) -> PlanStart:
@@ -131,7 +135,9 @@ def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None
         lines = (before / EVENTS).read_text(encoding="utf-8", errors="replace").splitlines()
         kept = [line for line in lines if f'"event": "{ENDED}"' not in line]
         write_text("".join(f"{line}\n" for line in kept), work / EVENTS)
-    write_text(json_io.text(PlanStart(from_round=mark.round, digests=read_plan_start(before).digests)), work / PLAN)
+    start = read_plan_start(before)
+    adopted = PlanStart(from_round=mark.round, digests=start.digests, dealt=start.dealt)
+    write_text(json_io.text(adopted), work / PLAN)
     return StoredCheckpoint(copy_checkpoint(newest, work), mark)
 
 
@@ -173,11 +179,13 @@ def record_plan_start(task: TrainingTask, done: int) -> PlanStart:
         name: hashlib.sha256(json_io.text(part).encode()).hexdigest()
         for name, part in (("plan", task.plan.plan), ("fleet", task.fleet), ("profile", task.profile))
     }
+    dealt = dealing_plan(before.dealt if done else None, task.plan.plan)
     if before.digests and before.digests != digests:
         replanned = before.digests["plan"] != digests["plan"]
-        start = PlanStart(from_round=done, digests=digests, replanned=replanned and done > 0)
+        start = PlanStart(from_round=done, digests=digests, replanned=replanned and done > 0, dealt=dealt)
     else:
-        start = PlanStart(from_round=min(before.from_round, done), digests=digests, replanned=before.replanned)
+        from_round = min(before.from_round, done)
+        start = PlanStart(from_round=from_round, digests=digests, replanned=before.replanned, dealt=dealt)
     write_text(json_io.text(start), task.work / PLAN)
     return start
 

@@ -78,6 +78,7 @@ def _train(task: TrainingTask) -> TrainingMetrics:
     found = adopt_newest(task.work, task.earlier, task.note)
     drop_incomplete(task.work)
     rounds = resume(task, found)
+    task = replace(task, dealt=read_plan_start(task.work).dealt)
     first_round = len(rounds)
     validation = Validation(task.training, task.work, task.score, task.note)
     validation.resume(first_round, task.earlier)

@@ -159,7 +159,7 @@ class Revisions:
         if not out:
             return ""
         total, names = sum(self._owned.values()), f"{', '.join(out)} {'is' if len(out) == 1 else 'are'} left out"
-        if shares_batches(self._task.plan.plan) and not self._task.local:
+        if shares_batches(self._task.dealing) and not self._task.local:
             return f"{names}: {len(out)} of {len(self._owned)} pieces of each round's batch are trained on no more"
         return (
             f"{names}: {sum(out.values())} of {total} training "
@@ -170,12 +170,12 @@ class Revisions:
     def _owned(self) -> dict[str, int]:
         """Lane -> samples that it owns from the first plan on."""
         local = {device: data.samples for device, data in self._task.local.items()}
-        return lane_samples(self._task.plan.plan, self._task.data_folder, local)
+        return lane_samples(self._task.dealing, self._task.data_folder, local)
 
     @property
     def _has_lanes(self) -> bool:
         """True if samples are bound to lanes, and these to devices."""
-        return len(self._task.plan.plan.lanes) > 1 or bool(self._task.local)
+        return len(self._task.dealing.lanes) > 1 or bool(self._task.local)
 
     def _around(self, plan: Plan, lost: Collection[str], paces: dict[str, float]) -> PlanResult:
         assert self._task.around_stragglers is not None, "a training without it follows no paces"

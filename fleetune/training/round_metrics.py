@@ -39,7 +39,7 @@ def _mean_loss(task: TrainingTask, plan: Plan, ready: Reports) -> float:
     if len(plan.lanes) == 1:
         return sum(float(loss) for by_lane in losses for loss in by_lane.values())
     local = {device: data.samples for device, data in task.local.items()}
-    weights = lane_weights(plan, lane_samples(task.plan.plan, task.data_folder, local))
+    weights = lane_weights(plan, lane_samples(task.dealing, task.data_folder, local))
     return sum(weights[lane] * float(loss) for by_lane in losses for lane, loss in by_lane.items())
 
 

@@ -173,7 +173,7 @@ class PlanLoader:
         missing or a checkpoint is damaged.
         """
         task, folder = replace(self.task, plan=order.plan), Path(order.folder) if order.folder else None
-        dealt = self.task.plan
+        dealt = self.task.dealt or self.task.plan
         held = load_state(task, self.described, frozen, dealt, folder)
         if not order.from_disk:
             held.put(order.plan, own)

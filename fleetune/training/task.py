@@ -80,6 +80,15 @@ class TrainingTask:
     """(Plan, devices that are lost, straggler -> its compute seconds over those of its profile) -> a plan; Infeasible
     if none is worth it. For `training.replan_stragglers`."""
 
+    dealt: Plan | None = None
+    """The plan that dealt the lanes their samples and seeds, where the training has gone on from an attempt by another
+    one; None: `plan`."""
+
+    @property
+    def dealing(self) -> Plan:
+        """The plan that dealt the lanes their samples and seeds."""
+        return self.dealt or self.plan.plan
+
     @property
     def spares(self) -> tuple[str, ...]:
         """Profiled devices that the first plan leaves out, though its strategy might use them. None where samples or
@@ -102,6 +111,8 @@ class WorkerTask:
     run: str
     plan: Plan
     """The first; each `Migration` brings the one that follows."""
+    dealt: Annotated[Plan | None, Field(exclude_if=lambda value: value is None)] = None
+    """See `TrainingTask`."""
     model: ModelRequest
     training: TrainingRequest
     seed: int

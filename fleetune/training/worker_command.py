@@ -65,6 +65,7 @@ class WorkerCommands:
             device=device,
             run=self.run,
             plan=task.plan.plan,
+            dealt=task.dealt,
             model=with_local_source(task.model),
             training=task.training,
             seed=task.seed,

@@ -9,10 +9,11 @@ import pytest
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.plan import Gate, Lane, LinkUse, PlanResult
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import TryAgain
 from fleetune.store import RunRecord, Store
+from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
@@ -95,6 +96,38 @@ def test_what_changes_the_weights_changes_the_key(
 ) -> None:
     """The key depends on what devices do, and on their accelerators and threads."""
     assert decision(world, root, change(RESULT), fleet).key != decision(world, root).key
+
+
+TWO = tuple(Lane(name=name, segments=RESULT.plan.lanes[0].segments) for name in "ab")
+LOSSY = {
+    "codec": replace(RESULT.plan, links=(LinkUse(source="a", target="b", codec="int8"),)),
+    "gates": replace(RESULT.plan, gates=(Gate(subnet="h", operations="3" * RESULT.plan.micro_batches),)),
+    "averages": replace(RESULT.plan, lanes=TWO, average_every_rounds=2),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_no_training_goes_on_from_one_of_another_method(kind: str, world: World, root: Path) -> None:
+    """Another cut goes on from what is unfinished; a plan that loses something neither serves one that does not, nor
+    one of other options, nor is it served by one; its own other plans go on from it."""
+    store, whole = Store(root), RESULT
+    lossy = replace(RESULT, plan=LOSSY[kind], options={"loss": 0.1})
+    cut = plan(("u0", {"a": 4}, 2), ("u1 u2 u3", {"b": 4}, 1))
+    other = replace(lossy, plan=replace(lossy.plan, revision=1))
+    left = {}
+    for name, result in (("whole", whole), ("lossy", lossy)):
+        found = decision(world, root, result)
+        write_ingredients(store.work(found.key), found.ingredients)
+        left[name] = found.key
+
+    def resumed(result: PlanResult) -> list[str]:
+        asked = decision(world, root, result)
+        with resumable_attempts(store, TRAIN, asked.key, asked.ingredients) as earlier:
+            return [name for name, key in left.items() if key in earlier]
+
+    assert resumed(replace(whole, plan=cut)) == ["whole"]
+    assert resumed(other) == ["lossy"]
+    assert resumed(replace(other, options={"loss": 0.2})) == []
 
 
 def test_a_plan_that_cannot_be_read_stands_for_itself(world: World, root: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_frozen_base_is_read_from_a_folder_in_portions(tmp_path: Path, monkeyp
     config = configuration(request, LABELS)
     write_init_weights(config, request, 3, tmp_path / "start.safetensors")
     ready = Recorded(request, _recorded(request), tmp_path / "start.safetensors", LABELS)
-    monkeypatch.setattr("fleetune.models.segment.PORTION_ELEMENTS", 1000)
+    monkeypatch.setattr("fleetune.models.weight_portions.PORTION_ELEMENTS", 1000)
     segment = SegmentRunner(ready.graph, ready.units, skeleton(config, request), CPU)
     base = base_skeleton(config, request)
     segment.load(WeightReader(base, tmp_path / "bert", ready.start))

@@ -110,6 +110,25 @@ def test_a_lost_client_is_left_out_of_the_average(local: bool, ready: Prepared, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("local", [False, True], ids=["dealt", "own data"])
+def test_an_interrupted_training_goes_on_without_a_client(local: bool, ready: Prepared, tmp_path: Path) -> None:
+    """A plan without the client goes on from the checkpoint after 3 rounds: the other clients keep the rows and seeds
+    that the first plan gave them, as if the client had been lost meanwhile."""
+    made, left = learning(ready, "xyz", {}), learning(ready, "xz", {})
+    data = own_data(ready, tmp_path, {"x": 61, "y": 9, "z": 30}) if local else {}
+    run_plan(ready, made, replace(TRAINING, rounds=3), tmp_path / "first", local=data)
+    others = {name: each for name, each in data.items() if name != "y"}
+    earlier = (tmp_path / "first" / "work",)
+    metrics = run_plan(ready, left, TRAINING, tmp_path / "second", local=others, earlier=earlier)
+    folders = [data[lane.name].folder for lane in made.lanes] if local else ()
+    lanes = lane_models(ready, whole_model(ready), made, folders)
+    control = train_federated(lanes, TRAINING, lost={"y": range(3, ROUNDS)})
+    state = final_state(tmp_path / "second")
+    found = difference(ready, Control([r.loss for r in metrics.rounds], state), control)
+    assert max(found.loss, found.tensor, found.logits) < FP64, found
+
+
+@pytest.mark.slow
 def test_a_client_is_lost_in_the_middle_of_an_average(ready: Prepared, tmp_path: Path) -> None:
     """The average follows a round whose commit is logged: what the others hold is neither the old state nor the new
     one, so all read the checkpoint, and the round is run again without the client."""

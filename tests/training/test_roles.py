@@ -11,7 +11,7 @@ from fleetune.contracts.plan import Gate, Lane, LinkUse, Plan, Segment, Share
 from fleetune.data.prepared_data import batch_indices
 from fleetune.errors import Refused
 from fleetune.program import lower, sample_transfers, seats_of
-from fleetune.training.batches import lane_batch, lane_rows, lane_seed
+from fleetune.training.batches import dealing_plan, lane_batch, lane_rows, lane_seed
 from fleetune.training.coordinator import validate_supported
 from fleetune.training.gradients import tied_holders
 from tests.clock import fleets, ticks
@@ -176,6 +176,23 @@ def test_rows_are_dealt_in_proportion_to_micro_batches() -> None:
     assert sorted(np.concatenate(rows)) == list(range(61)) and [len(r) for r in rows] == [31, 10, 20]
     order = np.stack([lane_rows(whole, lane, 60, seed=4) for lane in whole.lanes], axis=1).reshape(-1)
     assert np.array_equal(order, np.random.Generator(np.random.PCG64([4, 60])).permutation(60))
+
+
+def test_a_plan_that_follows_keeps_the_dealing_of_its_lanes() -> None:
+    """Samples are dealt anew only where a lane is new, has another number of micro-batches, or owns no rows."""
+    lanes = [replace(PLAN.lanes[0], name=name) for name in "xyz"]
+    first = replace(PLAN, micro_batches=3, lanes=tuple(lanes), average_every_rounds=2)
+    fewer = replace(first, lanes=tuple(lanes[1:]))
+    assert dealing_plan(first, fewer) is first and dealing_plan(first, replace(first, lanes=(lanes[2],))) is first
+    others = (
+        replace(fewer, lanes=(*fewer.lanes, replace(lanes[0], name="w"))),
+        replace(fewer, lanes=(lanes[1], replace(lanes[2], micro_batches=2))),
+        replace(PLAN, micro_batches=3),
+    )
+    assert all(dealing_plan(first, other) is other for other in others)
+    assert dealing_plan(None, fewer) is fewer and dealing_plan(replace(PLAN, micro_batches=3), fewer) is fewer
+    collected = replace(first, average_every_rounds=0, collector="s")
+    assert dealing_plan(collected, fewer) is fewer
 
 
 def test_lanes_of_a_collector_take_pieces_of_one_batch() -> None:
