@@ -1,4 +1,4 @@
-"""What is read at once of weights that are held in another type than they are read in, so that little is there twice."""
+"""What is read at once of weights that are held in another type than they are read in: little is there twice."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,8 @@ import torch
 PORTION_ELEMENTS = 1 << 24
 """Elements that are read at once."""
 LARGE_ELEMENTS = 1 << 20
-"""Smaller tensors that stay as they were read are copied: else they would keep all of their file in memory that was read
-for others."""
+"""Smaller tensors that stay as they were read are copied: else they would keep all of their file in memory that was
+read for others."""
 
 
 def portions(held: Mapping[str, torch.Tensor]) -> list[set[str]]:

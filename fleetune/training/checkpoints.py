@@ -108,6 +108,15 @@ def complete_of(work: Path, round: int) -> StoredCheckpoint:
     return StoredCheckpoint(folder, verified_mark(folder))
 
 
+def is_whole(work: Path, round: int) -> bool:
+    """Return whether the checkpoint of the state after `round` rounds is there and undamaged."""
+    try:
+        complete_of(work, round)
+    except FleetuneError:
+        return False
+    return True
+
+
 def newest_complete(work: Path, note: Callable[[str], None]) -> StoredCheckpoint | None:
     """Return the newest undamaged checkpoint; `note` receives a sentence for each newer one that is skipped."""
     for round, folder in sorted(_rounds(work), reverse=True):

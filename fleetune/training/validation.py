@@ -18,7 +18,14 @@ from fleetune.contracts.metrics import RoundScores
 from fleetune.contracts.tasks import LOSS
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import FleetuneError, Refused
-from fleetune.training.checkpoints import StoredCheckpoint, adopt, checkpoint_folder, complete_of, write_text
+from fleetune.training.checkpoints import (
+    StoredCheckpoint,
+    adopt,
+    checkpoint_folder,
+    complete_of,
+    is_whole,
+    write_text,
+)
 
 SCORES = "scores.jsonl"
 
@@ -69,6 +76,8 @@ class Validation:
         self.ended_early = ""
         self._running: tuple[int, Scoring] | None = None
         self._asked: int | None = None
+        self._due: list[int] = []
+        """Rounds whose states are scored next, as an earlier attempt did not come to its end with them."""
         self._waited = False
 
     @property
@@ -80,7 +89,7 @@ class Validation:
     def kept(self) -> Collection[int]:
         """Rounds whose checkpoints are needed: the best, and those that are being scored."""
         best_rounds = {best(self.scores).rounds} if self.scores and self._training.keep_best else set()
-        waiting = {self._running[0]} if self._running else set()
+        waiting = {*self._due, *([self._running[0]] if self._running else [])}
         return best_rounds | waiting | ({self._asked} if self._asked is not None else set())
 
     @property
@@ -89,23 +98,44 @@ class Validation:
         return not self.every_rounds or any(each.rounds == self._training.rounds for each in self.scores)
 
     def resume(self, rounds: int, earlier: Sequence[Path]) -> None:
-        """Read the scores of states up to a checkpoint's; those of an earlier attempt where this one has none."""
+        """Read the scores of states up to a checkpoint's, of this attempt and of earlier ones.
+
+        States before it that were not scored, as their scoring was interrupted, are scored now, and the next decision
+        waits for them. Their checkpoints, and the best one, are taken over from the attempt that has them.
+        """
         if not self.every_rounds:
             return
-        found = next((work / SCORES for work in (self._work, *earlier) if (work / SCORES).exists()), None)
-        lines = found.read_bytes().split(b"\n")[:-1] if found is not None else []
-        every = (json_io.parse(RoundScores, line, str(found)) for line in lines if line.strip())
-        self.scores = sorted(every, key=lambda each: each.rounds)
+        found: dict[int, RoundScores] = {}
+        for work in (self._work, *earlier):
+            for each in _read(work / SCORES):
+                found.setdefault(each.rounds, each)
+        self.scores = sorted((each for each in found.values() if each.rounds <= rounds), key=lambda each: each.rounds)
+        missing = [border for border in range(self.every_rounds, rounds, self.every_rounds) if border not in found]
+        self._take_over({*missing, *self.kept}, earlier)
+        self._due = [border for border in missing if is_whole(self._work, border)]
+        for border in sorted({*missing} - {*self._due}):
+            self._note(f"the state after round {border} has no scores: its checkpoint was gone before it was scored")
         self.rewind(rounds)
-        if self._training.keep_best and self.scores and (self._work / SCORES) != found:
-            for work in earlier:
-                if work / SCORES == found:
-                    adopt(self._work, work, best(self.scores).rounds)
+        self._begin_due()
+
+    def _take_over(self, rounds: Collection[int], earlier: Sequence[Path]) -> None:
+        for work in earlier:
+            for each in sorted(rounds):
+                if not is_whole(self._work, each):
+                    adopt(self._work, work, each)
+
+    def _begin_due(self) -> None:
+        """Begin to score a state that an earlier attempt did not score to its end."""
+        if self._running is None and self._due:
+            assert self._begin is not None, "whoever asks for scores has something that scores"
+            rounds = self._due.pop(0)
+            self._running = (rounds, self._begin(checkpoint_folder(self._work, rounds)))
 
     def rewind(self, rounds: int) -> None:
         """Keep the scores of states up to so many rounds only."""
         if self.every_rounds:
             self.scores = [each for each in self.scores if each.rounds <= rounds]
+            self._due = [each for each in self._due if each <= rounds]
             write_text("".join(map(_line, self.scores)), self._work / SCORES)
 
     def result(self, last: StoredCheckpoint) -> StoredCheckpoint:
@@ -131,6 +161,7 @@ class Validation:
         state.
         """
         self._collect()
+        self._begin_due()
         asked, running = self._asked, self._running
         if asked is None:
             return None
@@ -169,7 +200,7 @@ class Validation:
             file.write(_line(found))
             file.flush()
             os.fsync(file.fileno())
-        self.scores.append(found)
+        self.scores = sorted([*self.scores, found], key=lambda each: each.rounds)
         said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         lowest = " (lowest loss so far)" if best(self.scores) == found else ""
         self._note(f"held-out samples after round {rounds}: {said}{lowest}")
@@ -190,6 +221,12 @@ class Validation:
             f"{best(before).rounds} (training.early_stopping_patience: {self._training.early_stopping_patience})"
         )
         self._note(self.ended_early)
+
+
+def _read(path: Path) -> list[RoundScores]:
+    """Return the scores in a file; a line that was cut off in its middle is none."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [json_io.parse(RoundScores, line, str(path)) for line in lines if line.strip()]
 
 
 def _line(scores: RoundScores) -> str:

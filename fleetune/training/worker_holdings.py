@@ -177,8 +177,8 @@ class WorkerHoldings:
         own = {} if order.from_disk else {**self._items_at(order.version), **arriving.items}
         arriving.items = self._kept_for_others(arriving)
         frozen = before.held.frozen() if before is not None else {}
-        if before is not None and not (order.residuals or order.from_disk):
-            arriving.residuals = before.context.feedback.state()
+        if before is not None and before.holds(order.version) and not (order.residuals or order.from_disk):
+            arriving.residuals = before.context.feedback.state()  # those of rounds that are run again count no more
         self.running = before = None
         self.running = self._loader.load(order, own, arriving.residuals, frozen)
         self._exchange.unpace()

@@ -1,6 +1,8 @@
 """Scores beside a training: when it waits for them, what they decide, and that restarts change nothing of it."""
 
 import io
+import json
+import shutil
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, TryAgain
 from fleetune.evaluation.trained_model import ScoringOptions, load_result
 from fleetune.evaluation.trained_model import score as scores_of
-from fleetune.training.checkpoints import checkpoint_folder, complete_of, trained_tensors
+from fleetune.training.checkpoints import checkpoint_folder, complete_of, is_whole, mark_complete, trained_tensors
 from fleetune.training.validation import SCORES, Answer, Validation, best, is_enough
 from stages.entry_point import Channel, StageContext
 from stages.scoring import scorer
@@ -131,6 +133,42 @@ def test_a_restart_decides_as_if_there_had_been_none(tmp_path: Path) -> None:
             assert later.answer() == Answer(8, enough=True)
         assert again.begun == begun
         assert later.ended_early == first.ended_early
+
+
+def complete(work: Path, *rounds: int) -> None:
+    """Write complete checkpoints of these rounds."""
+    for done in rounds:
+        checkpoint_folder(work, done).mkdir(parents=True)
+        mark_complete(work, done, {}, "", range(100))
+
+
+def test_states_whose_scoring_was_interrupted_are_scored_first(tmp_path: Path) -> None:
+    """Bug: killed while the state after round 4 was being scored, and resumed from round 8, a training never had its
+    scores, and ended in another round. What two earlier attempts have scored counts together, the best checkpoint and
+    the unscored one come from whichever has them, and nothing is decided before all scores are there."""
+    losses = {2: 1.0, 4: 2.0, 6: 3.0}
+    first, second, own = (tmp_path / name for name in ("first", "second", "own"))
+    complete(first, 2)
+    complete(second, 4, 8)
+    for work, each in ((first, scores(1.0)[0]), (second, replace(scores(1.0)[0], rounds=6, values={"loss": 3.0}))):
+        (work / SCORES).write_text(json.dumps(json_io.dump(each)) + "\n")
+    told, said = Told(losses, ready=False), list[str]()
+    later = Validation(TRAINING, own, told, said.append)
+    later.resume(8, (second, first))
+    assert told.begun == [4] and set(later.kept) == {2, 4} and is_whole(own, 2) and is_whole(own, 4)
+    later.ask(8)
+    assert later.answer() is None, "it waits for the scores after round 4"
+    told.ready = True
+    assert later.answer() == Answer(8, enough=True) and "since round 2" in later.ended_early
+    assert [each.rounds for each in later.scores] == [2, 4, 6]
+    again = Validation(TRAINING, own, told, said.append)
+    again.resume(8, ())
+    assert again.scores == later.scores and told.begun == [4]
+    (own / SCORES).unlink()
+    shutil.rmtree(checkpoint_folder(own, 4))
+    lost = Validation(TRAINING, own, told, said.append)
+    lost.resume(6, ())
+    assert told.begun == [4, 2] and said[-1].startswith("the state after round 4 has no scores: its checkpoint")
 
 
 def test_what_scoring_ends_with_ends_the_training(tmp_path: Path) -> None:

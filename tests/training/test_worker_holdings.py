@@ -1,17 +1,20 @@
-"""Backups that arrive while later rounds run: each is of the version that it was sent for."""
+"""What a worker holds: backups are of the version that they were sent for, and residuals of the one that is live."""
 
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import torch
 
 from fleetune.recovery.holdings import Attempt, SentBackup, Version
 from fleetune.recovery.transfers import Item
 from fleetune.training.exchange import BACKUP_ITEMS, Arrival, TransferKey
-from fleetune.training.running_plan import RunningPlan
+from fleetune.training.migration import Migration
+from fleetune.training.running_plan import PlanLoader, RunningPlan
 from fleetune.training.task import WorkerTask
 from fleetune.training.worker_holdings import WorkerHoldings
 from fleetune.training.worker_links import WorkerLinks
+from tests.clock import fleets
 
 FIRST = Attempt(1, 1)
 W, X = Item("main", "w"), Item("main", "x")
@@ -37,9 +40,12 @@ class FakeExchange:
         found, self.arrived = self.arrived, []
         return found
 
+    def unpace(self) -> None:
+        """Nothing is paced."""
+
     def send_control(self, kind: str, header: dict[str, Any]) -> None:
         """Note a message to the coordinator."""
-        self.said.append((kind, header["rounds"]))
+        self.said.append((kind, header.get("rounds", 0)))
 
 
 def test_what_comes_late_is_no_part_of_the_next_version() -> None:
@@ -73,3 +79,39 @@ def running_plan(rounds: int) -> RunningPlan:
             version=Version(rounds, FIRST), items=dict, backups=backups, backups_here=backups[0].items, order=None
         ),
     )
+
+
+@pytest.mark.parametrize(("version", "carried"), [(3, {"k": 1.0}), (2, {})], ids=["live", "older"])
+def test_what_messages_lost_is_carried_to_another_plan_at_its_own_version_alone(
+    version: int, carried: dict[str, float]
+) -> None:
+    """Bug: going back to copies of round 2, a device would add what its messages had lost in round 3, which is run
+    again, and so count it twice."""
+    exchange = FakeExchange()
+    links = SimpleNamespace(
+        exchange=exchange, connect=list, follow=lambda addresses, gone: None, beat=SimpleNamespace(doing="")
+    )
+    task = SimpleNamespace(device="b", plan=fleets.PLAN)
+    holdings = WorkerHoldings(cast(WorkerTask, task), cast(WorkerLinks, links))
+    live = Version(3, FIRST)
+    feedback = SimpleNamespace(state=lambda: {"k": 1.0})
+    running = SimpleNamespace(
+        holds=lambda asked: asked == live,
+        is_after=lambda order: False,
+        is_averaged=False,
+        items=dict,
+        held=SimpleNamespace(frozen=dict),
+        context=SimpleNamespace(feedback=feedback),
+        program=SimpleNamespace(peers=()),
+    )
+    given: list[Any] = []
+
+    def load(order: Migration, own: Any, residuals: Any, frozen: Any) -> Any:
+        given.append(residuals)
+        return running
+
+    holdings._loader = cast(PlanLoader, SimpleNamespace(load=load, backups_here=lambda plan: ()))
+    holdings.running = cast(RunningPlan, running)
+    holdings.move(Migration(plan=fleets.PLAN, version=Version(version, FIRST), from_disk=False))
+    holdings.drop_old(Version(version, FIRST))
+    assert given == [carried]
