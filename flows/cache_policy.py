@@ -13,7 +13,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
 from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
 from fleetune.store.stage_key import CODE_PREFIX, flatten_config
 from flows.attempt import read_ingredients
@@ -51,6 +51,7 @@ class CachePolicy:
         selection.validate(context.catalog, config)
         self.specs = selection.stages(context.catalog)
         wanted = {name for spec in self.specs for name in content_names(spec, self._plain)}
+        self._marks = {name: mark(config) for name, mark in context.marks.items() if name in wanted}
         self._contents = {name: context.contents[name](config) for name in sorted(wanted)}
 
     def must_be_stored(self, spec: StageSpec) -> bool:
@@ -79,6 +80,22 @@ class CachePolicy:
         if spec.always_runs and (spec.follows or found.stored is not None):
             reason = f"beside {spec.follows}" if spec.follows else "measured in every run"
         return replace(found, why=f"ran: {reason}")
+
+    def check_contents(self, spec: StageSpec) -> None:
+        """TryAgain if what a stage has read beside its inputs is not what its key says: it was changed meanwhile."""
+        for name in content_names(spec, self._plain):
+            if name not in self._marks or (now := self._context.marks[name](self._config)) == self._marks[name]:
+                continue
+            if self._context.contents[name](self._config) != self._contents[name]:
+                raise TryAgain(
+                    f"the {name} were changed while the run was at work, so what {spec.name} has made is of no use; "
+                    "run it again"
+                )
+            self._marks[name] = now
+
+    def is_anew(self, spec: StageSpec) -> bool:
+        """True if the user asked to measure again."""
+        return self._forced(spec) or spec.name == self._selection.from_stage
 
     def verify(self, kind: str, digest: str) -> None:
         """Hash an artifact before its first use in this run; Refused when a file is damaged."""
@@ -114,9 +131,8 @@ class CachePolicy:
         stored = self.stored_measurement(spec, decision)
         if kind not in stored:
             return MeasurementVerdict(keep=False, why=f"the {kind} has changed")
-        anew = self._forced(spec) or spec.name == self._selection.from_stage
         found = self._context.judges[kind](
-            MeasurementPair(stored=stored, measured=measured, config=self._config, anew=anew)
+            MeasurementPair(stored=stored, measured=measured, config=self._config, anew=self.is_anew(spec))
         )
         if found.keep:
             said = f": {found.why}" if found.why else ", within tolerance"

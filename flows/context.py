@@ -1,7 +1,7 @@
 """The arguments of a run beside its config: its surroundings (RunContext) and the selection of its stages."""
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 
 from fleetune.contracts.record import record
@@ -23,6 +23,7 @@ from flows.provenance import (
     judge_fleet,
     local_data_content,
     model_content,
+    model_marks,
     pin_revisions,
     plan_decisions,
     training_method,
@@ -57,6 +58,8 @@ class RunContext:
         }
     )
     """name of external content, as in the catalog -> its digest"""
+    marks: Mapping[str, Callable[[RunConfig], Hashable]] = field(default_factory=lambda: {"model weights": model_marks})
+    """name of external content that stages read without a look at its digest -> what shows that it was touched"""
     input_facts: Mapping[str, InputFact] = field(
         default_factory=lambda: {
             PLAN_DECISIONS: plan_decisions,

@@ -30,10 +30,11 @@ def pin_start(store: Store, config: RunConfig) -> RunConfig:
     last = store.promotions.last(config.name, _digest(config.model))
     if last is None:
         return config
-    try:
-        store.verify(CHECKPOINT, last.checkpoint)
-    except Refused as error:
-        raise Refused(f"promote: the model that {last.run} promoted cannot be the start of this run: {error}") from None
+    if bad := store.first_bad(CHECKPOINT, last.checkpoint):
+        raise Refused(
+            f"promote: the model that {last.run} promoted cannot be the start of this run ({bad}); "
+            f"fleetune rerun {last.run} makes it anew, or give this config another name to begin without it"
+        )
     return replace(config, model=_starting_from(config.model, model_folder(store, last.checkpoint)))
 
 

@@ -4,7 +4,7 @@ commit, and the facts of fleets and plans that stage keys depend on."""
 import hashlib
 import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -75,6 +75,13 @@ def model_content(config: RunConfig) -> str:
     from fleetune.models.source import content_digest  # brings numpy: only when a run really starts
 
     return content_digest(config.model)
+
+
+def model_marks(config: RunConfig) -> Hashable:
+    """What shows that a file of the run's model was touched, without reading it."""
+    from fleetune.models.source import content_marks  # as above
+
+    return content_marks(config.model)
 
 
 @record

@@ -243,7 +243,7 @@ class Runner:
             earlier=tuple(str(self.context.store.work(key).resolve()) for key in earlier),
             cache=str(self.context.store.cache(spec.name).resolve()),
             stored={kind: str(folder.resolve()) for kind, folder in measured.items()},
-            anew=spec.name == self.selection.from_stage,
+            anew=self.cache_policy.is_anew(spec),
             facts=self._facts,
         )
         if self.record.stage(spec.name).state != "running":  # a follower is attempted twice
@@ -275,6 +275,7 @@ class Runner:
 
     def _store_outputs(self, spec: StageSpec, decision: Decision, task: StageTask) -> Outcome:
         """Store the outputs of a stage, then its key, then the record that names them."""
+        self.cache_policy.check_contents(spec)
         store, why, outputs = self.context.store, self.record.stage(spec.name).why, {}
         folders = attempt.outputs_of(spec, task)
         kept: dict[str, str] = {}

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 STRICT: "ConfigDict" = {"extra": "forbid"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+NAME_CHARACTERS = 100
+"""Most of a name: names of files are longer by a date and an ending."""
 RESERVED = ("coordinator",)
 """Participants of a run that are not devices; no device may use these names."""
 LONGEST_PATH, LONGEST_PART = 1024, 255
@@ -59,6 +61,8 @@ def check_name(owner: str, value: str) -> None:
     """Refuse names that cannot be a file name or a part of an action such as main/2F0."""
     if not NAME.fullmatch(value):
         raise Refused(f"{owner}: {value!r} is not a name; use letters, digits, '.', '_' and '-'")
+    if len(value) > NAME_CHARACTERS:
+        raise Refused(f"{owner}: {value[:20]}... has {len(value)} characters; use at most {NAME_CHARACTERS}")
 
 
 def check_device_name(value: str) -> None:

@@ -231,6 +231,21 @@ def content_digest(request: ModelRequest) -> str:
     return digest.hexdigest()
 
 
+def content_marks(request: ModelRequest) -> tuple[tuple[str, int, int, int, int], ...]:
+    """Return what shows that a file of the user's was touched: path, inode, size, and when it was changed, in ns.
+
+    What comes from the hub, by its commit, is never changed.
+    """
+    source = Path(request.source) if request.source and Path(request.source).is_dir() else None
+    return tuple(
+        (str(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        for folder in (source, adapter_folder(request))
+        if folder is not None and folder.is_dir()
+        for _, path in _model_files(folder)
+        for found in (path.stat(),)
+    )
+
+
 def _model_files(folder: Path) -> list[tuple[str, Path]]:
     """Return (relative name, path) of a model folder's files, subfolders included, since an index may name any of them.
 

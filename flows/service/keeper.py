@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -167,9 +168,12 @@ class Keeper:
         messages = EndMessages(ServerApi(self._port, self._auth), self._root)
         owed = False  # a registration that failed, as while the database is away
         while not self._stop.wait(LOOK_S):
-            messages.complete()
-            for name in self._jobs:
-                bound(self._files.folder / f"{name}.log")
+            try:
+                messages.complete()
+                for name in self._jobs:
+                    bound(self._files.folder / f"{name}.log")
+            except OSError as error:
+                self._tell(f"{error}; runs go on")
             ended = [name for name, job in self._jobs.items() if job.poll() is not None]
             if not ended and not owed and not ended_runs.still_shown():
                 pause_s = LOOK_S if time.monotonic() - began > MOST_PAUSE_S else pause_s
@@ -197,7 +201,8 @@ class Keeper:
 def bound(log: Path) -> None:
     """Set a long log aside, also while a child appends to it: a server without its database writes 5 MB a minute."""
     if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
-        shutil.copyfile(log, log.with_suffix(".log.1"))
+        with suppress(OSError):  # a disk without room for it: the old lines are lost, and the service goes on
+            shutil.copyfile(log, log.with_suffix(".log.1"))
         os.truncate(log, 0)
 
 

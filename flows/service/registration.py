@@ -10,6 +10,7 @@ moment that of its run in the store.
 
 import datetime
 import os
+import shlex
 import socket
 import sys
 import time
@@ -244,7 +245,7 @@ def register(client: SyncPrefectClient, deployment: Deployment) -> UUID:
         "concurrency_limit": 1,
         "concurrency_options": ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         "job_variables": {
-            "command": " ".join([*child_command(0), "flows.service.flow_process"]),
+            "command": shlex.join([*child_command(0), "flows.service.flow_process"]),
             "working_dir": str(Path.cwd()),
         },
         "tags": ["fleetune"],

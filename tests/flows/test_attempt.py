@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ class RecordingLauncher:
         return ProcessLauncher().start(command)
 
 
-def tasks_of_run(root: Path, config: RunConfig, **selection: str) -> dict[str, StageTask]:
+def tasks_of_run(root: Path, config: RunConfig, **selection: Any) -> dict[str, StageTask]:
     """The tasks of one run, by stage."""
     launcher = RecordingLauncher()
     run_without_prefect(Runner(replace(toy_context(root), launcher=launcher), config, StageSelection(**selection)))
@@ -57,6 +58,8 @@ def test_only_a_stage_that_is_asked_for_starts_anew(world: World, root: Path) ->
     assert not any(task.anew for task in tasks_of_run(root, world.config()).values())
     forced = tasks_of_run(root, world.config(learning_rate=0.5), from_stage="shape")
     assert {name for name, task in forced.items() if task.anew} == {"shape"}
+    all_again = tasks_of_run(root, world.config(learning_rate=0.5), force=True)
+    assert all_again and all(task.anew for task in all_again.values()), "--force measures anew, too"
     assert "learn" in forced
 
 

@@ -18,6 +18,8 @@ from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
 from flows.runner import Runner
+from flows.tracking import StageEvent, ignore_event
+from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
 from tests.clock.fleets import FLEET, plan
 from tests.flows.toy_pipeline import World, run_toy, toy_context
@@ -128,6 +130,39 @@ def test_no_training_goes_on_from_one_of_another_method(kind: str, world: World,
     assert resumed(replace(whole, plan=cut)) == ["whole"]
     assert resumed(other) == ["lossy"]
     assert resumed(replace(other, options={"loss": 0.2})) == []
+
+
+@pytest.mark.parametrize(("after", "kept"), [("d2", False), ("d1", True)], ids=["changed", "touched"])
+def test_what_was_changed_while_a_stage_read_it_makes_nothing_that_is_kept(
+    after: str, kept: bool, world: World, root: Path
+) -> None:
+    """Bug: weights that somebody overwrote during a run gave artifacts under the old ones' key, and the old ones back
+    in their place reused them for ever. Files that were touched, and are what they were, are no change."""
+    touched: list[str] = []
+
+    def listen(event: StageEvent) -> None:
+        if (event.stage, event.kind) == ("shape", "started"):
+            touched.append(event.stage)
+
+    context = replace(
+        toy_context(root, listen),
+        contents={"data": lambda config: after if touched else "d1"},
+        marks={"data": lambda config: len(touched)},
+    )
+    runner = Runner(context, world.config(), StageSelection())
+    if kept:
+        assert run_without_prefect(runner).state == "done"
+        return
+    with pytest.raises(TryAgain, match="the data were changed while the run was at work, so what shape has made"):
+        run_without_prefect(runner)
+    assert "shape" not in context.store.runs.load("latest").outputs
+    touched.clear()
+    assert (
+        run_without_prefect(Runner(replace(context, listen=ignore_event), world.config(), StageSelection()))
+        .stage("shape")
+        .how
+        == "ran"
+    )
 
 
 def test_a_plan_that_cannot_be_read_stands_for_itself(world: World, root: Path) -> None:

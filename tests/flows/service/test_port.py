@@ -1,6 +1,7 @@
 """Who reaches a service: its port, web pages and users of the same machine, and what its settings tell them."""
 
 import asyncio
+import errno
 import os
 import socket
 import urllib.error
@@ -107,6 +108,21 @@ def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
     assert log.read_bytes() == b"after" and (tmp_path / "server.log.1").stat().st_size == MOST_LOG_BYTES + 1
     bound(log)
     assert log.read_bytes() == b"after"
+
+
+def test_a_full_disk_loses_the_old_lines_of_a_log_and_not_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no room to set a log aside, it gives its own room back."""
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("flows.service.keeper.shutil.copyfile", full)
+    log = tmp_path / "server.log"
+    log.write_bytes(bytes(MOST_LOG_BYTES + 1))
+    bound(log)
+    assert log.read_bytes() == b""
 
 
 def test_pages_of_others_are_not_answered(service: ServiceClient) -> None:
