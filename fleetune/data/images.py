@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.splits import TEST_NAMES, TRAIN, tested_split, unread_notes
 from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
 
@@ -134,9 +135,6 @@ def _check_pixel_count(location: str, pixels: int) -> None:
 
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".webp")
-TRAIN = "train"
-TEST_FOLDERS = ("test", "validation", "valid", "val", "dev", "eval")
-"""Folder names of test splits; the first that exists is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,17 +165,18 @@ def image_folder_source(folder: Path, request: DataRequest) -> DataSource | None
     """
     inside = _folders(folder)
     named = {place.name.lower(): place for place in inside}
-    split = TRAIN in named and set(named) <= {TRAIN, *TEST_FOLDERS}
-    test = next((named[name] for name in TEST_FOLDERS if name in named), None) if split else None
+    split = TRAIN in named and set(named) <= {TRAIN, *TEST_NAMES}
+    tested = tested_split(named) if split else ""
     train = _table(folder, named[TRAIN] if split else folder, request)
     if not train.files:
         return None
     return DataSource(
         train=(train,),
-        test=(_table(folder, test, request),) if test else (),
+        test=(_table(folder, named[tested], request),) if tested else (),
         image_column=request.image_column,
         label_column=request.label_column,
         folder=folder,
+        notes=unread_notes(folder.resolve().name, named, tested) if split else (),
     )
 
 

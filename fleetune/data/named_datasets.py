@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.splits import tested_split, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable
 from fleetune.errors import Refused, TryAgain, first_line
 
@@ -128,9 +129,9 @@ class HubTable:
 
 
 def hub_source(request: DataRequest) -> DataSource:
-    """Open the data set's train split and its test split (validation if there is no test)."""
+    """Open the data set's train split and its test split (validation if there is no test); a note names the others."""
     splits = _load(request.source, request.streaming)
-    test = next((name for name in ("test", "validation") if name in splits), None)
+    test = tested_split(splits)
     if "train" not in splits:
         raise Refused(f"data: {request.source} has the splits {', '.join(splits)}; one must be called train")
     train_rows, test_rows = streamed_rows(request, bool(test)) if request.streaming else (None, None)
@@ -141,6 +142,7 @@ def hub_source(request: DataRequest) -> DataSource:
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
+        notes=unread_notes(request.source, splits, test),
     )
 
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import platform
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from glob import glob
@@ -12,11 +11,10 @@ from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
-from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
-from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
+from fleetune.data.folders import data_files, folder_splits
 from fleetune.data.images import image_folder_source
 from fleetune.data.named_datasets import (
     HUB_NAME,
@@ -28,15 +26,12 @@ from fleetune.data.named_datasets import (
     stdlib_files,
     stdlib_sources,
 )
-from fleetune.data.splits import check_has_files, check_test_rows, held_out_count, newest
-from fleetune.data.tables import FILE_SUFFIXES, SUFFIXES, DataSource, InMemoryTable, Table, open_table
+from fleetune.data.splits import check_has_files, check_test_rows, held_out_count, newest, tested_split, unread_notes
+from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.data.tokenization import chat_template_text
 from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import check_symlinks, file_digest
 
-TEST_NAMES = ("test", "validation", "valid", "dev", "eval")
-"""Names of test splits; the first that a source has is used."""
-SPLIT_NAME = re.compile(rf"({'|'.join(('train', *TEST_NAMES))})(?=$|[._-])", re.IGNORECASE)
 BUILTIN_SOURCES: dict[str, Callable[[], DataSource]] = {
     "digits": digits,
     "docstrings": docstrings,
@@ -57,10 +52,18 @@ def open_source(request: DataRequest) -> DataSource:
         )
     if isinstance(request.validation, str):
         tested = _open_source(validation_request(request))
-        opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder)
+        notes = (*_replaced_notes(request, opened), *tested.notes)
+        opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder, notes=notes)
         if opened.packed or tested.packed:
             raise Refused(f"data: the text of {request.source} is cut into blocks; give data.validation a share")
     return replace(opened, format=request.format, loss_on=request.loss_on)
+
+
+def _replaced_notes(request: DataRequest, opened: DataSource) -> tuple[str, ...]:
+    """A sentence if the source has a test split, which another source stands in for."""
+    if not opened.test:
+        return ()
+    return (f"the test split of {source_name(request)} is not read, since data.validation names what is tested on",)
 
 
 def validation_request(request: DataRequest) -> DataRequest:
@@ -107,7 +110,7 @@ def _open_source(request: DataRequest) -> DataSource:
     check_has_files(request, _has_files(path))
     if path is None:
         return hub_source(request)
-    pictures = image_folder_source(path, request) if path.is_dir() and not _data_files(path) else None
+    pictures = image_folder_source(path, request) if path.is_dir() and not data_files(path) else None
     if pictures is not None:
         return pictures
     splits = newest(request, folder_splits(path)) if path.is_dir() else {"train": (path,)}
@@ -115,15 +118,16 @@ def _open_source(request: DataRequest) -> DataSource:
 
 
 def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
-    test = next((splits[name] for name in TEST_NAMES if name in splits), ())
+    tested = tested_split(splits)
     return DataSource(
         train=tuple(open_table(file) for file in splits["train"]),
-        test=tuple(open_table(file) for file in test),
+        test=tuple(open_table(file) for file in splits.get(tested, ())),
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
+        notes=unread_notes(source_name(request), splits, tested),
     )
 
 
@@ -212,66 +216,7 @@ def source_name(request: DataRequest) -> str:
     return source if path is None else path.resolve().name
 
 
-def folder_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Data files by split name, in sorted order; if no file names a split, all files are `train`."""
-    saved = _saved_to_disk(folder)
-    if saved:
-        return saved
-    files = _data_files(folder)
-    splits: dict[str, list[Path]] = {}
-    for file in files:
-        splits.setdefault(_split_of(file.relative_to(folder)), []).append(file)
-    if "train" not in splits and set(splits) == {""}:
-        splits["train"] = splits.pop("")
-    if "train" not in splits:
-        found = ", ".join(str(file.relative_to(folder)) for file in files[:5]) or "none"
-        raise Refused(
-            f"{folder}: no train data; name a file train{{{','.join(SUFFIXES)}}}, or keep images in a folder per class "
-            f"(data files found: {found})"
-        )
-    return {name: tuple(found) for name, found in splits.items() if name}
-
-
-def _data_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix.lower() in SUFFIXES)
-
-
-def _split_of(relative: Path) -> str:
-    """`train` for train.csv, data/train-00000-of-00001.parquet and train/x.parquet; empty if no part names a split."""
-    for part in reversed(relative.parts):
-        found = SPLIT_NAME.match(part)
-        if found:
-            return found[1].lower()
-    return ""
-
-
-def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Splits of a folder written by save_to_disk of the `datasets` package; empty for other folders."""
-    try:
-        if (folder / "dataset_dict.json").is_file():
-            names = json_io.parse_plain((folder / "dataset_dict.json").read_bytes(), str(folder))["splits"]
-            for name in names:
-                check_file_name(str(folder), name)
-            splits = {name: _arrow_files(folder / name) for name in names}
-        elif (folder / "state.json").is_file():
-            splits = {"train": _arrow_files(folder)}
-        else:
-            return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{folder}: not a whole data set as save_to_disk writes it ({error}); save it again") from None
-    if "train" not in splits:
-        raise Refused(f"{folder}: it has the splits {', '.join(splits) or 'none'}; one must be called train")
-    return splits
-
-
-def _arrow_files(folder: Path) -> tuple[Path, ...]:
-    state = json_io.parse_plain((folder / "state.json").read_bytes(), str(folder))
-    for entry in state["_data_files"]:
-        check_file_name(str(folder), entry["filename"])
-    return tuple(folder / entry["filename"] for entry in state["_data_files"])
-
-
-DATA_VERSION = 2
+DATA_VERSION = 3
 """Increased whenever this package would prepare different arrays from the same source."""
 
 
@@ -311,7 +256,7 @@ def _source_digest(request: DataRequest) -> str:
 
 
 def _has_files(path: Path | None) -> bool:
-    return path is not None and path.is_dir() and bool(_data_files(path))
+    return path is not None and path.is_dir() and bool(data_files(path))
 
 
 def _older_files(request: DataRequest, folder: Path) -> frozenset[Path]:

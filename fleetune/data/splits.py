@@ -4,7 +4,7 @@ A window is the last files of a folder by name, with a split that no other windo
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,23 @@ from fleetune.errors import Refused
 
 RowIndices = np.ndarray[Any, np.dtype[np.int64]]
 TRAIN, TEST = "train", "test"
+TEST_NAMES = ("test", "validation", "valid", "val", "dev", "eval")
+"""Names of test splits; the first that a source has is used."""
+
+
+def tested_split(names: Iterable[str]) -> str:
+    """The split that is tested on; empty if none of these is one."""
+    found = set(names)
+    return next((name for name in TEST_NAMES if name in found), "")
+
+
+def unread_notes(source: str, names: Iterable[str], tested: str) -> tuple[str, ...]:
+    """A sentence that names the splits of a source that are not read; empty if there is none."""
+    unread = [name for name in names if name not in (TRAIN, tested)]
+    if not unread:
+        return ()
+    read = f"{tested} is tested on" if tested else f"{TRAIN} is read"
+    return (f"of the splits of {source}, {read}; not read: {', '.join(unread)}",)
 
 
 def split_rows(

@@ -78,6 +78,8 @@ class DataSource:
     """For causal-lm: format of the rows; None: by their columns."""
     loss_on: str = COMPLETIONS
     """Tokens of chats and completions that carry loss."""
+    notes: tuple[str, ...] = ()
+    """Remarks for the user about what is not read, a sentence each."""
 
     def folder_of(self, table: Table) -> Path | None:
         """Base folder of relative paths in a table."""

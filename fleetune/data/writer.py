@@ -104,7 +104,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
             digest=checked_digest(request, asked.expected_digest),
             seed=asked.seed,
             pad_token_id=written.pad_token_id,
-            notes=(*_byte_tokenizer_note(spec), *written.notes),
+            notes=(*_byte_tokenizer_note(spec), *source.notes, *written.notes),
             chats=has_chats(job),
             local=_local_info(asked, written),
         )

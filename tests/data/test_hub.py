@@ -13,6 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data import named_datasets
 from fleetune.data.sources import content_digest, pinned_request
 from fleetune.errors import Refused, TryAgain
 from tests.data.samples import FRUITS, prepared, texts, whole
@@ -135,6 +136,19 @@ def test_hub_name_is_loaded_through_the_package(tmp_path: Path, asked: list[tupl
     assert asked[0] == ("owner/fruits", "small", "v1")
     assert data.labels == ("pear", "apple")
     assert (data.size("train"), data.size("test")) == (14, 6)
+
+
+def test_any_usual_name_of_a_test_split_serves_and_others_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a split called dev was ignored, and a share of train was tested on; splits that are not read are named."""
+    cache = tmp_path / "cached.arrow"
+    cache.write_bytes(b"rows")
+    splits = {name: Split(rows, cache) for name, rows in (("train", FRUITS[:14]), ("dev", FRUITS[14:]), ("more", []))}
+    monkeypatch.setattr(named_datasets, "_load", lambda source, streaming: splits)
+    data = prepared(tmp_path / "d", "owner/fruits")
+    assert (data.size("train"), data.size("test")) == (14, 6)
+    assert data.info.notes == ("of the splits of owner/fruits, dev is tested on; not read: more",)
 
 
 @pytest.mark.usefixtures("asked")

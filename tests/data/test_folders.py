@@ -1,0 +1,67 @@
+"""Folders of data files: every file is read, or a note or a refusal says that it is not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.sources import validate_data
+from fleetune.errors import Refused
+from tests.data.samples import FRUITS, IMAGES, json_lines, prepared, texts
+
+
+def folder(place: Path, *names: str) -> Path:
+    """A folder with files of these names, each with other rows."""
+    for number, name in enumerate(names):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        json_lines(place / name, [{**row, "text": f"{row['text']} of {number}"} for row in FRUITS])
+    return place
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "dev", "eval"])
+@pytest.mark.parametrize("layout", ["{}.jsonl", "{}/a.jsonl", "{}-00000-of-00001.jsonl"])
+def test_every_usual_name_of_a_test_split_is_one(name: str, layout: str, tmp_path: Path) -> None:
+    """Bug: `val` was ignored beside `train`, and a share of train was tested on instead."""
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", "train.jsonl", layout.format(name)))
+    assert (data.size("train"), data.size("test"), data.info.notes) == (20, 20, ())
+    assert all(text.endswith("of 1") for text in texts(data, "test"))
+
+
+@pytest.mark.parametrize("other", ["train2.jsonl", "more.csv", "extra/rows.jsonl", "valid2.jsonl"])
+def test_a_file_of_no_split_is_refused_where_another_names_one(other: str, tmp_path: Path) -> None:
+    """Bug: it was silently not read; now it is named, and what to do with it."""
+    folder(tmp_path / "set", "train.jsonl", other)
+    with pytest.raises(Refused, match=rf"train\.jsonl names what to train on, so {other} would not be .* data\.files"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
+def test_hidden_files_are_no_data(tmp_path: Path) -> None:
+    """What an editor or a download has left in a hidden folder or file is not read."""
+    names = ("train.jsonl", ".checkpoints/train.jsonl", ".train.jsonl", ".cache/other.csv", "test.jsonl")
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", *names))
+    assert (data.size("train"), data.size("test")) == (20, 20)
+
+
+def test_a_second_test_split_is_told(tmp_path: Path) -> None:
+    """One of them is read, and a note names the other."""
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", "train.jsonl", "test.jsonl", "validation.jsonl"))
+    assert data.info.notes == ("of the splits of set, test is tested on; not read: validation",)
+    assert all(text.endswith("of 1") for text in texts(data, "test"))
+
+
+def test_a_test_split_that_another_source_stands_in_for_is_told(tmp_path: Path) -> None:
+    """With data.validation, the source's own test split is not read, and a note says so."""
+    held = json_lines(tmp_path / "held.jsonl", FRUITS)
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", "train.jsonl", "val.jsonl"), validation=str(held))
+    assert data.info.notes == ("the test split of set is not read, since data.validation names what is tested on",)
+
+
+def test_a_second_test_split_of_images_is_told(tmp_path: Path) -> None:
+    """So it is where the splits are folders of images."""
+    for split in ("train", "val", "test"):
+        for number, name in enumerate(("dark", "light")):
+            (tmp_path / "set" / split / name).mkdir(parents=True)
+            np.save(tmp_path / "set" / split / name / "a.npy", np.full((8, 8), len(split) + number, dtype=np.uint8))
+    data = prepared(tmp_path / "d", tmp_path / "set", IMAGES)
+    assert "of the splits of set, test is tested on; not read: val" in data.info.notes
