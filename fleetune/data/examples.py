@@ -35,6 +35,8 @@ SampleLabel = RawLabel | float | tuple[RawLabel, ...]
 """What a sample is to be said of: its class, a number, or the labels that it has."""
 SEPARATOR = "|"
 """Between labels that are given as one text."""
+BOOLEANS = ("True", "TRUE", "False", "FALSE")
+"""Truth values as CSV files have them; they become `true` and `false`, as in JSON."""
 REPORT_EVERY = 2000
 
 
@@ -91,6 +93,7 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
 def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Example]:
     """Yield every row of a table as an Example, in order; Refused names the location of the first bad row."""
     format, folder = dialogue_format(table, source, spec), source.folder_of(table)
+    names = table.class_names(source.label_column)
     for number, values in table.rows():
         location = f"{table.name}: {table.row_noun} {number}"
         if format is not None:
@@ -107,6 +110,8 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
             raise Refused(f"{location} has nothing in column {column!r}; fill it or leave the row out")
         content = _text(location, column, value) if spec.is_text else as_image(f"{location}, {column}", value, folder)
         label = None if spec.task == "causal-lm" else _sample_label(location, source.label_column, values, spec.task)
+        if names and isinstance(label, int) and not predicts_number(spec.task):
+            label = _class_name(location, source.label_column, label, names)
         yield Example(location=location, content=content, label=label)
 
 
@@ -116,6 +121,16 @@ def _text(location: str, column: str, value: Any) -> str:
     if not value.strip():
         raise Refused(f"{location}: column {column!r} is empty; fill it or leave the row out")
     return value
+
+
+def _class_name(location: str, column: str, number: int, names: tuple[str, ...]) -> str:
+    """Name of a class by its number in a table that names its classes; another table may number them otherwise."""
+    if not 0 <= number < len(names):
+        raise Refused(
+            f"{location}: label {number} in column {column!r} is not one of the {len(names)} named ones; mend it or "
+            "leave the row out"
+        )
+    return names[number]
 
 
 def _sample_label(location: str, column: str, values: Any, task: str) -> SampleLabel:
@@ -159,6 +174,10 @@ def _number(location: str, column: str, value: Any) -> float:
 
 
 def _label(location: str, column: str, value: Any) -> RawLabel:
+    """A class as its column has it, without white space around it; truth values are spelled alike in all formats."""
+    if isinstance(value, str):
+        value = value.strip()
+        value = value.lower() if value in BOOLEANS else value
     if value is None or value == "" or value != value:  # float columns store missing values as NaN
         raise Refused(f"{location} has no label in column {column!r}; fill it or leave the row out")
     if isinstance(value, bool):

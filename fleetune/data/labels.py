@@ -39,14 +39,14 @@ def map_labels(
     """Assign class ids to the labels found in a source; `known` are the model's classes, empty for a new head.
 
     others: names of labels in sources that lie elsewhere; all together are sorted then. Raises Refused for fewer than
-    `least` labels, for strings mixed with integers, and for columns of fractions.
+    `least` labels, for names mixed with integers, and for columns of fractions.
     """
     table_name, column = source.train[0].name, source.label_column
     spelled = spell_labels(found, source)
     union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
     if least == 1 and not union:
         raise Refused(f"{table_name}: no row has a label in column {column!r}; give some of them one")
-    if len(found) < least and len(union) < least:
+    if len(union) < least:
         only = next(iter(found), None)
         raise Refused(
             f"{table_name}: every row has the label {only!r} in column {column!r}; a classifier needs two or more"
@@ -65,7 +65,7 @@ def map_labels(
 def spell_labels(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabel, str]:
     """Return label as the source has it -> its name, in the order of class ids.
 
-    Raises Refused for strings mixed with integers, and for columns of fractions.
+    Raises Refused for names mixed with integers, and for columns of fractions.
     """
     return _names_from_source(found, source) or _sorted_names(found, source.train[0].name, source.label_column)
 
@@ -87,31 +87,44 @@ def shortlist(names: Iterable[str]) -> str:
 
 
 def _names_from_source(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabel, str]:
-    """label -> name if the source names its integer labels, in the source's order; else empty."""
-    table_name, column = source.train[0].name, source.label_column
-    named = source.train[0].class_names(column)
-    outside = sorted(str(label) for label in found if not isinstance(label, int) or not 0 <= label < len(named))
-    if named and outside:
+    """label -> name if tables of the source name their classes, in the order of the first that does; else empty."""
+    column = source.label_column
+    named = [names for table in (*source.train, *source.test) if (names := table.class_names(column))]
+    every = dict.fromkeys(name for names in named for name in names)
+    others = sorted(found - every.keys(), key=str) if named else []
+    spelled: dict[RawLabel, str] = {name: name for name in every}
+    return spelled | {label: _numbered_name(label, source, named) for label in others}
+
+
+def _numbered_name(label: RawLabel, source: DataSource, named: list[tuple[str, ...]]) -> str:
+    """Name of a label that another table names by its number."""
+    where = f"{source.train[0].name}: label {label!r} in column {source.label_column!r}"
+    names = named[0]
+    number = int(label) if is_whole_number(str(label)) else -1
+    if any(map(is_whole_number, names)) or not 0 <= number < len(names):
+        raise Refused(f"{where} is not one of the {len(names)} named ones ({shortlist(names)}); spell all labels alike")
+    if any(other != names for other in named):
         raise Refused(
-            f"{table_name}: label {outside[0]} in column {column!r} is not one of the {len(named)} named ones"
+            f"{where} is a number, and the files number their classes differently ({shortlist(names)}; "
+            f"{shortlist(next(other for other in named if other != names))}); give the classes by name"
         )
-    return dict(enumerate(named))
+    return names[number]
 
 
 def _sorted_names(found: frozenset[RawLabel], table_name: str, column: str) -> dict[RawLabel, str]:
-    """label -> name, sorted; numerically if all labels are numbers."""
-    if len({type(label) for label in found}) > 1:
+    """label -> name, sorted; numerically if all labels are numbers. The number 1 and the text "1" are one class."""
+    texts = [label for label in found if isinstance(label, str)]
+    if 0 < len(texts) < len(found) and not all(map(NUMBER.fullmatch, texts)):
         raise Refused(f"{table_name}: column {column!r} mixes strings and whole numbers; spell all labels alike")
-    spelled = {label: _integer_name(label, found, table_name, column) for label in found}
-    numeric = all(re.fullmatch(r"-?\d+", name, re.ASCII) for name in spelled.values())
+    spelled = {label: _integer_name(label, texts, table_name, column) for label in found}
+    numeric = all(map(is_whole_number, spelled.values()))
     return dict(sorted(spelled.items(), key=lambda item: (int(item[1]) if numeric else 0, item[1], str(item[0]))))
 
 
-def _integer_name(label: RawLabel, found: frozenset[RawLabel], table_name: str, column: str) -> str:
-    """Name of a label; 1.0 becomes 1 if all labels are numbers, as in a CSV column of floats."""
-    texts = [text for text in found if isinstance(text, str)]
+def _integer_name(label: RawLabel, texts: list[str], table_name: str, column: str) -> str:
+    """Name of a label; "1.0" becomes 1 if all labels are numbers, as in a CSV column of floats."""
     floats = any("." in text or "e" in text.lower() for text in texts)
-    if not texts or not floats or not all(NUMBER.fullmatch(text) for text in texts):
+    if isinstance(label, int) or not floats or not all(map(NUMBER.fullmatch, texts)):
         return str(label)
     value = float(label)
     if not value.is_integer():

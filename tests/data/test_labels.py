@@ -1,8 +1,11 @@
 """Class ids of labels, and notes where data and model disagree."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fleetune.contracts.input_spec import InputSpec
@@ -129,3 +132,82 @@ def test_cut_rows_are_told_where_a_fraction_is_held_out(tmp_path: Path) -> None:
 def test_data_without_oddities_say_nothing(tmp_path: Path) -> None:
     """Data without problems have no notes."""
     assert prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), TEXT).info.notes == ()
+
+
+def numbered(path: Path, names: tuple[str, ...], rows: list[dict[str, str]]) -> Path:
+    """A Parquet file that numbers its classes in the order of these names."""
+    plain = pa.Table.from_pylist([{"text": row["text"], "label": names.index(row["label"])} for row in rows])
+    noted = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    pq.write_table(plain.replace_schema_metadata({"huggingface": json.dumps(noted)}), path)
+    return path
+
+
+def test_every_file_has_class_numbers_of_its_own(tmp_path: Path) -> None:
+    """Bug: all files were read by the first one's class names; a file that numbers them otherwise got wrong labels."""
+    one = numbered(tmp_path / "one.parquet", ("pear", "apple"), FRUITS[:8])
+    two = numbered(tmp_path / "two.parquet", ("apple", "pear"), FRUITS[8:14])
+    held = numbered(tmp_path / "held.parquet", ("apple", "plum", "pear"), FRUITS[14:])
+    data = prepared(tmp_path / "d", "", files=(str(one), str(two)), validation=str(held))
+    assert data.labels == ("pear", "apple", "plum")
+    assert by_text(data) == {row["text"]: data.labels.index(row["label"]) for row in FRUITS}
+
+
+def test_names_and_numbers_beside_a_file_that_names_its_classes(tmp_path: Path) -> None:
+    """Files without class names may have either; numbers count as those of the file with names."""
+    named = numbered(tmp_path / "a.parquet", ("pear", "apple"), FRUITS[:8])
+    words = json_lines(tmp_path / "b.jsonl", FRUITS[8:14])
+    rows = [{**row, "label": ("pear", "apple").index(row["label"])} for row in FRUITS[14:]]
+    data = prepared(tmp_path / "d", "", files=(str(words), str(json_lines(tmp_path / "c.jsonl", rows)), str(named)))
+    assert data.labels == ("pear", "apple")
+    assert by_text(data) == {row["text"]: data.labels.index(row["label"]) for row in FRUITS}
+
+
+@pytest.mark.parametrize(
+    ("names", "label", "says"),
+    [
+        (("apple", "pear"), 1, "label 1 .* number their classes differently .* give the classes by name"),
+        (("pear", "apple"), 2, r"label 2 .* is not one of the 2 named ones \(pear, apple\)"),
+        (("pear", "apple"), "plum", r"label 'plum' .* is not one of the 2 named ones \(pear, apple\)"),
+    ],
+)
+def test_numbers_that_could_mean_several_classes_are_refused(
+    names: tuple[str, ...], label: object, says: str, tmp_path: Path
+) -> None:
+    """A number beside two files that number the same classes differently, or beyond them, and an unknown name."""
+    files = (
+        numbered(tmp_path / "a.parquet", ("pear", "apple"), FRUITS),
+        numbered(tmp_path / "b.parquet", names, FRUITS),
+        json_lines(tmp_path / "c.jsonl", [{"text": "a", "label": label}]),
+    )
+    with pytest.raises(Refused, match=says):
+        prepared(tmp_path / "d", "", files=tuple(map(str, files)))
+
+
+@pytest.mark.parametrize(
+    ("lines", "csv", "labels"),
+    [
+        ((True, False), ("True", "FALSE"), ("false", "true")),
+        ((1, 10), ("1", "10"), ("1", "10")),
+        ((1, 10), ("1.0", "10.0"), ("1", "10")),
+        (("yes", "no "), ("  yes", "no"), ("no", "yes")),
+    ],
+)
+def test_a_class_is_spelled_as_its_format_has_it(
+    lines: tuple[object, object], csv: tuple[str, str], labels: tuple[str, str], tmp_path: Path
+) -> None:
+    """Bug: JSON's true and 1 were other classes than a CSV file's True and 1, or refused beside them, and white space
+    around a label made another class."""
+    rows = [{"text": f"a {n}", "label": lines[n % 2]} for n in range(10)]
+    (tmp_path / "b.csv").write_text("text,label\n" + "".join(f"b {n},{csv[n % 2]}\n" for n in range(10)))
+    files = (str(json_lines(tmp_path / "a.jsonl", rows)), str(tmp_path / "b.csv"))
+    data = prepared(tmp_path / "d", "", files=files)
+    assert data.labels == labels
+    first = labels.index(str(lines[0]).lower())
+    assert all(label == (first if int(text[2:]) % 2 == 0 else 1 - first) for text, label in by_text(data).items())
+
+
+def test_one_class_in_two_spellings_is_one_class(tmp_path: Path) -> None:
+    """A classifier of the number 1 and the text 1 has a single class, and is refused."""
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": "1"}]
+    with pytest.raises(Refused, match="every row has the label '?1'? in column 'label'"):
+        prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows))
