@@ -19,6 +19,8 @@ Image = np.ndarray[Any, np.dtype[np.float64]]
 MAX_PIXELS, MAX_CHANNELS = 1 << 26, 4
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 """Formats to decode; Pillow runs external programs for some others."""
+DEEP, SIXTEEN_BITS = ("I", "F"), "I;16"
+"""Pillow's modes of 32 bits, and the beginning of those of 16."""
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
@@ -26,8 +28,9 @@ def as_image(location: str, value: Any, folder: Path | None) -> Image:
     """Convert a column's value to an image, float64 [height, width, channels] in 0..1.
 
     Accepts nested lists or arrays [height, width] or [height, width, 1|3|4] (integers in 0..255, floats in 0..1),
-    encoded bytes, the Image feature of Hugging Face datasets, and paths inside `folder` to a .npy or image file
-    (FORMATS). Anything else is Refused; the message starts with `location`.
+    encoded bytes (of 8 bits; or grey of 16 bits, or in fractions 0..1), the Image feature of Hugging Face datasets,
+    and paths inside `folder` to a .npy or image file (FORMATS). Anything else is Refused; the message starts with
+    `location`.
     """
     if isinstance(value, Mapping):  # the Image feature of Hugging Face datasets: {"bytes": ..., "path": ...}
         value = value.get("bytes") or value.get("path")
@@ -120,12 +123,25 @@ def _decoded(location: str, encoded: bytes) -> Any:
             opened = pillow.open(io.BytesIO(encoded), formats=FORMATS)
         with opened:
             _check_pixel_count(location, opened.width * opened.height)
+            if opened.mode in DEEP or opened.mode.startswith(SIXTEEN_BITS):
+                return _deep(location, np.asarray(opened))
             return np.asarray(opened.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
     except Refused:
         raise
     except Exception as error:  # a damaged or hostile file can raise any error type
         reason = str(error).strip().split("\n", 1)[0][:200]
         raise Refused(f"{location}: cannot be read as an image ({reason})") from None
+
+
+def _deep(location: str, pixels: Any) -> Image:
+    """Grey levels of more than 8 bits as fractions; Pillow itself would make everything above 255 white."""
+    scaled: Image = pixels / 65535.0 if pixels.dtype.kind in "ui" else pixels.astype(np.float64)
+    if not (np.isfinite(scaled).all() and scaled.min() >= 0 and scaled.max() <= 1):
+        raise Refused(
+            f"{location}: its pixels have more than 8 bits and are neither whole numbers 0..65535 nor fractions 0..1; "
+            "scale them, or save it with 8 bits"
+        )
+    return scaled
 
 
 def _check_pixel_count(location: str, pixels: int) -> None:

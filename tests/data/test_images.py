@@ -1,8 +1,10 @@
 """Images: decoding, resizing, channels, and folders named after classes."""
 
+import io
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,6 +132,40 @@ def test_what_pillow_would_hand_on_or_stumble_over(content: bytes) -> None:
     """PostScript, which Pillow would run in another program, and damaged files are refused in one sentence."""
     with pytest.raises(Refused, match="x: cannot be read as an image"):
         as_image("x", content, None)
+
+
+DEEP = {
+    "16 bits": (np.uint16, "PNG", [0, 6554, 32768, 65535]),
+    "16 bits, the other way round": (">u2", "TIFF", [0, 6554, 32768, 65535]),
+    "32 bits": (np.int32, "TIFF", [0, 6554, 32768, 65535]),
+    "fractions": (np.float32, "TIFF", [0, 0.1, 0.5, 1]),
+}
+
+
+def encoded(pixels: list[float], dtype: Any, format: str) -> bytes:
+    """A file with a row of these grey levels."""
+    content = io.BytesIO()
+    Image.fromarray(np.array([pixels], dtype=dtype)).save(content, format)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_grey_of_more_than_8_bits_keeps_its_levels(case: str) -> None:
+    """Bug: everything above 255 became white, and fractions black; levels are scaled from 0..65535 or taken as is."""
+    dtype, format, pixels = DEEP[case]
+    found = as_image("x", encoded(pixels, dtype, format), None)
+    assert found.shape == (1, 4, 1)
+    assert np.allclose(found[0, :, 0], [0, 0.1, 0.5, 1], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pixels"),
+    [(np.int32, [0, 70000]), (np.int32, [-1, 5]), (np.float32, [0, 255]), (np.float32, [0, float("nan")])],
+)
+def test_grey_beyond_its_levels_is_refused(dtype: Any, pixels: list[float]) -> None:
+    """What is no fraction and no level of 16 bits has no known white."""
+    with pytest.raises(Refused, match=r"x: .* neither whole numbers 0\.\.65535 nor fractions 0\.\.1; scale them"):
+        as_image("x", encoded(pixels, dtype, "TIFF"), None)
 
 
 SPEC = InputSpec(task="image-classification", image_size=4)
