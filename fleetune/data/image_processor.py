@@ -1,7 +1,7 @@
 """Image inputs: the model's own image processor if its folder has one, else bilinear resizing and normalisation."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.input_spec import InputSpec
-from fleetune.data.examples import Example, RawLabel
+from fleetune.data.examples import Example
 from fleetune.data.images import convert_channels, resize
-from fleetune.data.labels import label_array, label_info
+from fleetune.data.labels import LabelMapping, label_array, label_info
 from fleetune.data.prepared_data import LABELS, PIXELS, Array, ArrayInfo
 from fleetune.errors import Refused
 
@@ -37,19 +37,19 @@ class ImageEncoder:
     processing: ImageProcessor
     precision: str
     task: str
-    label_ids: Mapping[RawLabel, int]
+    classes: LabelMapping
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """Describe the arrays that hold `samples` samples."""
         return (
             ArrayInfo(name=PIXELS, dtype=self.precision, shape=(samples, *self.processing.shape)),
-            label_info(samples, self.task, self.label_ids),
+            label_info(samples, self.task, self.classes),
         )
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
         """Return the rows of a chunk by array name."""
         pixels = np.stack([self.processing.pixels(example) for example in chunk])
-        return {PIXELS: pixels, LABELS: label_array(chunk, self.task, self.label_ids)}
+        return {PIXELS: pixels, LABELS: label_array(chunk, self.task, self.classes)}
 
 
 def open_image_processor(spec: InputSpec, side: int | None, first: tuple[int, int]) -> ImageProcessor:

@@ -174,23 +174,23 @@ def absent_class_notes(classes: LabelMapping, found: Survey, rows: RowIndices) -
     return (f"no training row is of class {shortlist(lost)}, so it cannot be learned",)
 
 
-def label_info(samples: int, task: str, label_ids: Mapping[RawLabel, int]) -> ArrayInfo:
-    """Describe the array of labels: classes [samples], numbers [samples], or [samples, labels] of 0 and 1."""
+def label_info(samples: int, task: str, classes: LabelMapping) -> ArrayInfo:
+    """Describe the array of labels: classes [samples], numbers [samples], or [samples, classes] of 0 and 1."""
     if predicts_number(task):
         return ArrayInfo(name=LABELS, dtype="float32", shape=(samples,))
     if predicts_labels(task):
-        return ArrayInfo(name=LABELS, dtype="float32", shape=(samples, len(set(label_ids.values()))))
+        return ArrayInfo(name=LABELS, dtype="float32", shape=(samples, len(classes.names)))
     return ArrayInfo(name=LABELS, dtype="int32", shape=(samples,))
 
 
-def label_array(chunk: list[Example], task: str, label_ids: Mapping[RawLabel, int]) -> Array:
+def label_array(chunk: list[Example], task: str, classes: LabelMapping) -> Array:
     """Return the labels of a chunk, as `label_info` describes them; class ids as int64."""
     if predicts_number(task):
         return np.asarray([example.label for example in chunk], dtype=np.float32)
     if predicts_labels(task):
-        rows = np.zeros((len(chunk), len(set(label_ids.values()))), dtype=np.float32)
+        rows = np.zeros((len(chunk), len(classes.names)), dtype=np.float32)
         for row, example in enumerate(chunk):
             assert isinstance(example.label, tuple)
-            rows[row, [label_ids[each] for each in example.label]] = 1.0
+            rows[row, [classes.label_ids[each] for each in example.label]] = 1.0
         return rows
-    return np.asarray([label_ids[x.label] for x in chunk if isinstance(x.label, str | int)], dtype=np.int64)
+    return np.asarray([classes.label_ids[x.label] for x in chunk if isinstance(x.label, str | int)], dtype=np.int64)

@@ -1,6 +1,6 @@
 """Text inputs: the model's own tokenizer, or one token per byte if it has none; token arrays and packed documents."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
-from fleetune.data.examples import Example, RawLabel
-from fleetune.data.labels import label_array, label_info
+from fleetune.data.examples import Example
+from fleetune.data.labels import LabelMapping, label_array, label_info
 from fleetune.data.prepared_data import IDS, LABELS, MASK, POSITIONS, Array, ArrayInfo
 from fleetune.errors import Refused, first_line
 
@@ -25,14 +25,14 @@ class TextEncoder:
     tokenizer: Any
     length: int
     spec: InputSpec
-    label_ids: Mapping[RawLabel, int]
+    classes: LabelMapping
     cut: list[str] = field(default_factory=list)
     """Locations of the texts that were longer. Empty with a tokenizer in Python alone, which does not tell."""
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """Describe the arrays that hold `samples` samples."""
         causal = self.spec.task == "causal-lm"
-        labels = None if causal else label_info(samples, self.spec.task, self.label_ids)
+        labels = None if causal else label_info(samples, self.spec.task, self.classes)
         return token_arrays(samples, self.length, labels)
 
     def encode(self, chunk: list[Example]) -> dict[str, Array]:
@@ -44,7 +44,7 @@ class TextEncoder:
         self.cut.extend(chunk[row].location for row in longer)
         if causal:
             return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}
-        return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.spec.task, self.label_ids)}
+        return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.spec.task, self.classes)}
 
 
 def token_arrays(

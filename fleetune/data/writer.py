@@ -137,7 +137,7 @@ def _write_samples(job: Job) -> Written:
             processing=_save_processing(job, shared.image_shape if shared else surveys[TRAIN].image_shape),
             precision=spec.precision,
             task=spec.task,
-            label_ids=classes.label_ids,
+            classes=classes,
         )
     )
     rows_by_split = assign_rows(job, surveys)
@@ -167,7 +167,7 @@ def _text_encoder(job: Job, tokenizer: Any, classes: LabelMapping) -> TextEncode
     if spec.task == SEQ2SEQ:
         length = request.target_length or request.max_length
         return PairEncoder(tokenizer=tokenizer, length=request.max_length, target_length=length, spec=spec)
-    return TextEncoder(tokenizer=tokenizer, length=request.max_length, spec=spec, label_ids=classes.label_ids)
+    return TextEncoder(tokenizer=tokenizer, length=request.max_length, spec=spec, classes=classes)
 
 
 def _unread_dialogues(job: Job) -> Iterator[str]:

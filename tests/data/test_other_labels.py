@@ -1,5 +1,6 @@
 """Numbers and several labels are read from the label column, in the spellings that files have."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,16 @@ def test_several_labels_are_lists_or_texts(tmp_path: Path) -> None:
     assert counts == {"a": 4, "b": 3, "c": 2}
     assert count_targets(of_all(data), data.task) == 8 * 3
     assert {sample.label for sample in preview(data, 6).samples} <= {"a, b", "a", "none", "b", "c", "a, c"}
+
+
+@pytest.mark.parametrize("rows", [[["c"], ["b"], [], ["b"]], [["a"], [], [], ["a"]]])
+def test_labels_of_the_model_that_no_sample_has_keep_their_place(rows: list[list[str]], tmp_path: Path) -> None:
+    """Bug: data with fewer labels than the model's gave an array as wide as theirs, or an error of indices."""
+    names = ("a", "b", "c")
+    data = made(tmp_path, replace(SEVERAL, labels=names), rows)
+    assert data.labels == names and of_all(data).shape == (4, 3)
+    assert sorted(of_all(data).tolist()) == sorted([float(name in row) for name in names] for row in rows)
+    assert preview(data, 1).splits[0].labels.keys() == set(names)
 
 
 def test_one_label_that_a_sample_has_or_not(tmp_path: Path) -> None:
