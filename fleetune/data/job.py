@@ -91,6 +91,8 @@ class Written:
     splits: tuple[SplitInfo, ...]
     pad_token_id: int | None
     notes: tuple[str, ...]
+    chats: bool = False
+    """True: rows to train on are chats, which the tokenizer's chat template writes."""
     label_ids: Mapping[str, int] = field(default_factory=dict)
 
 

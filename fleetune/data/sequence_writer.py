@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from fleetune.contracts.run_config import CHAT
 from fleetune.contracts.task import Progress
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
+from fleetune.data.dialogues import Chat
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
 from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
@@ -26,11 +26,6 @@ def has_sequences(job: Job) -> bool:
     return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
 
 
-def has_chats(job: Job) -> bool:
-    """True if rows to train on are chats, which the tokenizer's chat template writes."""
-    return any(dialogue_format(table, job.source, job.spec) == CHAT for table in job.source.train)
-
-
 def write_sequences(job: Job) -> Written:
     """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out.
 
@@ -43,8 +38,10 @@ def write_sequences(job: Job) -> Written:
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
     found: dict[str, list[TokenSequence | None]] = {name: [None] * len(rows) for name, rows in rows_by_split.items()}
     total = sum(map(len, found.values()))
+    chats = False
     for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
         found[split][position] = encoder.encode(example)
+        chats = chats or (split == TRAIN and isinstance(example.content, Chat))
         if done % REPORT_EVERY == 0 or done == total:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
@@ -64,7 +61,13 @@ def write_sequences(job: Job) -> Written:
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
     if TEST in hashes:
         notes += shared_notes(hashes[TRAIN], hashes[TEST])
-    return Written(labels=(), splits=tuple(splits), pad_token_id=int(tokenizer.pad_token_id), notes=tuple(notes))
+    return Written(
+        labels=(),
+        splits=tuple(splits),
+        pad_token_id=int(tokenizer.pad_token_id),
+        notes=tuple(notes),
+        chats=chats,
+    )
 
 
 def write_documents(job: Job) -> Written:

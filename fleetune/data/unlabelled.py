@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts.input_spec import InputSpec
-from fleetune.contracts.run_config import CHAT, COMPLETION, DataRequest
+from fleetune.contracts.run_config import COMPLETION, TEXT, DataRequest
 from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.data.dialogues import (
     ANSWER,
@@ -18,6 +18,7 @@ from fleetune.data.dialogues import (
     Completion,
     Dialogue,
     read_dialogue,
+    row_format,
 )
 from fleetune.data.examples import Example
 from fleetune.data.images import as_image
@@ -31,10 +32,14 @@ LINES = ".txt"
 def asked_texts(texts: Sequence[str], chats: bool) -> Iterator[Example]:
     """Texts as they stand; what a user says, where the model was trained on chats."""
     for number, text in enumerate(texts, start=1):
-        if not text.strip():
-            raise Refused(f"text {number} is empty; give words")
-        said = Chat(messages=({"role": "user", "content": text},)) if chats else text
-        yield Example(location=f"text {number}", content=said, label=None)
+        yield _asked(f"text {number}", text, chats)
+
+
+def _asked(location: str, text: str, chats: bool) -> Example:
+    if not text.strip():
+        raise Refused(f"{location} is empty; give words")
+    said = Chat(messages=({"role": "user", "content": text},)) if chats else text
+    return Example(location=location, content=said, label=None)
 
 
 def asked_images(paths: Sequence[Path]) -> Iterator[Example]:
@@ -52,15 +57,12 @@ def asked_images(paths: Sequence[Path]) -> Iterator[Example]:
 def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -> Iterator[Example]:
     """Rows of a table in the columns of the run's `data` section, or the lines of a .txt file, in order.
 
-    Of a chat or an instruction, the messages before the last answer are asked; of a completion, its prompt. Refused
-    names the first row that has none of them.
+    Of rows for causal-lm, what training reads is asked: the column that `data.format` names, else the first of text,
+    messages and prompt. Of a chat or an instruction, the messages before the last answer are asked; of a completion,
+    its prompt. Refused names the first row that has none of them.
     """
     if path.suffix.lower() == LINES:
-        try:
-            lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise Refused(f"{path}: cannot be read ({error}); give a text file in UTF-8") from None
-        yield from asked_texts(lines, chats)
+        yield from _asked_lines(path, chats)
         return
     if not path.is_file():
         raise Refused(f"{path}: no such file; give a file that ends in {', '.join((*FILE_SUFFIXES, LINES))}")
@@ -68,19 +70,46 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
     column = request.text_column if spec.is_text else request.image_column
     for number, values in table.rows():
         location = f"{table.name}: {table.row_noun} {number}"
-        content = values.get(column)
-        if content is None or content == "":
-            pair = spec.task == SEQ2SEQ and isinstance(values.get(PROMPT), str)
-            if not pair and (
-                spec.task != "causal-lm"
-                or not any(values.get(name) for name in (*MESSAGE_COLUMNS, INSTRUCTION, PROMPT))
-            ):
-                raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")
-            yield Example(location=location, content=_dialogue(location, values), label=None)
-        elif not spec.is_text:
-            yield Example(location=location, content=as_image(location, content, path.parent), label=None)
+        format = _format(values, request, spec)
+        if format is None:
+            raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")
+        if format != TEXT:
+            yield Example(location=location, content=_dialogue(location, values, format), label=None)
+        elif spec.is_text:
+            yield _asked(location, str(values[column]), chats)
         else:
-            yield from asked_texts([str(content)], chats)
+            yield Example(location=location, content=as_image(location, values[column], path.parent), label=None)
+
+
+def _asked_lines(path: Path, chats: bool) -> Iterator[Example]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path}: cannot be read ({error}); give a text file in UTF-8") from None
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _asked(f"{path}: line {number}", line, chats)
+
+
+def _format(values: Mapping[str, Any], request: DataRequest, spec: InputSpec) -> str | None:
+    """Format in which a row is read, by what it holds; TEXT for images too; None: it holds nothing to ask about."""
+    if not spec.is_text:
+        return TEXT if _holds(values.get(request.image_column)) else None
+    held = [name for name, value in values.items() if _holds(value)]
+    text = request.text_column
+    if spec.task == SEQ2SEQ and text not in held and PROMPT in held:
+        return COMPLETION if isinstance(values[PROMPT], str) else None
+    if spec.task != "causal-lm":
+        return TEXT if text in held else None
+    columns = [*held, *(name for name in (ANSWER, OUTPUT) if name != text)]  # a row to ask about has no answer yet
+    try:
+        return row_format(columns, text, request.format)
+    except Refused:  # a row of another format than those of training
+        return row_format(columns, text, None)
+
+
+def _holds(value: Any) -> bool:
+    return value is not None and not (isinstance(value, str | list) and not value)
 
 
 def is_image(path: Path) -> bool:
@@ -94,9 +123,8 @@ def _columns(spec: InputSpec) -> str:
     return f"fill it, or name another by --set data.{kind}" + (f", or give {others}" if others else "")
 
 
-def _dialogue(location: str, values: Mapping[str, Any]) -> Dialogue:
+def _dialogue(location: str, values: Mapping[str, Any], format: str) -> Dialogue:
     """A row as `fleetune.data.dialogues` reads it, whether or not it has an answer, without its last answer."""
-    format = COMPLETION if values.get(PROMPT) else CHAT
     stand_in: Any = [] if isinstance(values.get(PROMPT), list) else "?"
     found = read_dialogue(location, {**values, ANSWER: stand_in, OUTPUT: "?"}, format, any_loss=True)
     if isinstance(found, Completion):

@@ -40,7 +40,7 @@ from fleetune.data.prepared_data import (
     SplitInfo,
     create_arrays,
 )
-from fleetune.data.sequence_writer import has_chats, has_sequences, write_documents, write_sequences
+from fleetune.data.sequence_writer import has_sequences, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
 from fleetune.data.tokenization import TextEncoder
@@ -105,7 +105,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
             seed=asked.seed,
             pad_token_id=written.pad_token_id,
             notes=(*_byte_tokenizer_note(spec), *source.notes, *written.notes),
-            chats=has_chats(job),
+            chats=written.chats,
             local=_local_info(asked, written),
         )
         json_io.write(info, part / INFO)

@@ -195,6 +195,15 @@ def test_a_text_beside_messages_is_read_and_told(tmp_path: Path) -> None:
     assert first_token(prepared(tmp_path / "chats", source, spec, max_length=64, format="chat")) == "u"
 
 
+def test_prompts_of_messages_are_chats(tmp_path: Path) -> None:
+    """Bug: a model of prompts and completions in messages was asked without the chat template it was trained with."""
+    rows = [{"prompt": [{**USER, "content": f"{n}"}], "completion": [ANSWER]} for n in range(4)]
+    turns = json_lines(tmp_path / "r.jsonl", rows)
+    assert prepared(tmp_path / "chats", turns, chat_spec(tmp_path / "t"), max_length=64).info.chats
+    plain = json_lines(tmp_path / "p.jsonl", [{"prompt": f"{n}", "completion": "b"} for n in range(4)])
+    assert not prepared(tmp_path / "texts", plain, chat_spec(tmp_path / "t")).info.chats
+
+
 def test_formats_and_tasks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """A format whose columns are missing, or of another task, is refused by name."""
     source = json_lines(tmp_path / "r.jsonl", chats(10))

@@ -1,5 +1,6 @@
 """What a model is asked about is read from the columns of the run, with or without answers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ REQUEST = DataRequest(source="set", text_column="body")
 USER, ANSWER = {"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"}
 
 
-def contents(path: Path, spec: InputSpec, chats: bool = False) -> list[Any]:
+def contents(path: Path, spec: InputSpec, chats: bool = False, format: str | None = None) -> list[Any]:
     """Contents of the rows of a file."""
-    return [each.content for each in asked_rows(path, REQUEST, spec, chats)]
+    return [each.content for each in asked_rows(path, replace(REQUEST, format=format), spec, chats)]
 
 
 def test_rows_and_lines_are_read_without_labels(tmp_path: Path) -> None:
@@ -51,13 +52,48 @@ def test_dialogues_are_asked_without_their_last_answer(row: dict[str, Any], want
 
 
 @pytest.mark.parametrize(
+    ("row", "format", "wanted"),
+    [
+        ({"prompt": "a?", "prompt_id": "7", "messages": [USER, ANSWER]}, None, Chat((USER,))),
+        ({"prompt": "a?", "completion": "b", "messages": [USER, ANSWER]}, "completion", Completion("a?", "")),
+        ({"body": "a text", "messages": [USER, ANSWER]}, "chat", Chat((USER,))),
+        ({"body": "a text", "messages": [USER, ANSWER]}, None, "a text"),
+        ({"body": "a text", "prompt": "a?"}, "completion", Completion("a?", "")),
+        ({"body": "a text"}, "chat", "a text"),
+        ({"body": "", "messages": [USER]}, None, Chat((USER,))),
+    ],
+)
+def test_rows_of_several_formats_are_read_as_in_training(
+    row: dict[str, Any], format: str | None, wanted: Any, tmp_path: Path
+) -> None:
+    """Bug: a prompt was asked raw beside messages, and data.format was not looked at; a row that has nothing of the
+    format is asked by what it has."""
+    assert contents(json_lines(tmp_path / "a.jsonl", [row]), CAUSAL, format=format) == [wanted]
+
+
+def test_a_text_column_that_is_named_as_an_answer_is_no_answer(tmp_path: Path) -> None:
+    """A row without it is refused, though rows to ask about need no answer."""
+    path = json_lines(tmp_path / "a.jsonl", [{"other": "a"}])
+    with pytest.raises(Refused, match="line 1 has nothing in column 'output'"):
+        list(asked_rows(path, DataRequest(source="set", text_column="output"), CAUSAL, False))
+
+
+def test_every_row_and_line_has_its_own_place(tmp_path: Path) -> None:
+    """Bug: errors and notes called every row of a file `text 1`."""
+    table = json_lines(tmp_path / "a.jsonl", [{"body": "one"}, {"body": "two"}])
+    (tmp_path / "b.txt").write_text("\nthree\n")
+    found = [each.location for path in (table, tmp_path / "b.txt") for each in asked_rows(path, REQUEST, TEXT, False)]
+    assert found == [f"{table}: line 1", f"{table}: line 2", f"{tmp_path / 'b.txt'}: line 2"]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "spec", "said"),
     [
         ("a.jsonl", '{"text": "x"}', TEXT, r"a.jsonl: line 1 has nothing in column 'body'; fill it, or name another"),
         ("a.jsonl", '{"text": "x"}', CAUSAL, "or give messages, instruction or prompt"),
         ("a.jsonl", '{"messages": [{"content": "x"}]}', CAUSAL, "line 1, message 1: it has no role"),
         ("a.jsonl", '{"prompt": 3}', CAUSAL, "line 1: column 'prompt' holds int"),
-        ("a.jsonl", '{"body": " "}', TEXT, "text 1 is empty; give words"),
+        ("a.jsonl", '{"body": "a"}\n{"body": " "}', TEXT, r"a.jsonl: line 2 is empty; give words"),
         ("a.xyz", "x", TEXT, "files end in"),
         ("a.txt", b"\xff\xfe\xff", TEXT, "cannot be read .*; give a text file in UTF-8"),
         ("a.txt", None, TEXT, "cannot be read .*; give a text file in UTF-8"),
