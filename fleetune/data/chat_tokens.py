@@ -17,6 +17,7 @@ from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.dialogues import Chat, Completion, Message
 from fleetune.data.examples import Example
 from fleetune.data.tokenization import check_ids, end_token_id
+from fleetune.data.tool_calls import fitting
 from fleetune.errors import Refused, first_line
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
@@ -95,7 +96,7 @@ class SequenceEncoder:
 
     def _marked_by_template(self, location: str, chat: Chat, ids: list[int]) -> list[bool]:
         found = self.tokenizer.apply_chat_template(
-            list(chat.messages),
+            fitting(self.tokenizer, chat.messages, chat.tools),
             tools=list(chat.tools) or None,
             return_dict=True,
             return_assistant_tokens_mask=True,
@@ -120,9 +121,10 @@ class SequenceEncoder:
 
     def written(self, location: str, messages: Sequence[Message], chat: Chat, ask: bool = False) -> str:
         """What the chat template makes of messages; `ask`: with the beginning of an answer."""
+        told = fitting(self.tokenizer, messages, chat.tools)
         try:
             text = self.tokenizer.apply_chat_template(
-                list(messages), tools=list(chat.tools) or None, tokenize=False, add_generation_prompt=ask
+                told, tools=list(chat.tools) or None, tokenize=False, add_generation_prompt=ask
             )
         except Exception as error:  # templates are programs, and raise what they like
             raise Refused(

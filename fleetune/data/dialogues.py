@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetune.contracts.run_config import CHAT, COMPLETION, TEXT
+from fleetune.data.tool_calls import CALLS, with_objects, without_nulls
 from fleetune.errors import Refused
 
 MESSAGE_COLUMNS = ("messages", "conversations", "conversation")
 PROMPT, ANSWER = "prompt", "completion"
 INSTRUCTION, INPUT, OUTPUT = "instruction", "input", "output"
-ASSISTANT = "assistant"
+SYSTEM, ASSISTANT = "system", "assistant"
+"""Roles; a column may have the name of the first."""
 ROLES = {"human": "user", "gpt": ASSISTANT, "model": ASSISTANT, "bot": ASSISTANT, "observation": "tool"}
 """Roles by the names that some files give them; any other is left to the chat template."""
 Message = Mapping[str, Any]
@@ -124,11 +126,12 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
 
 def _chat(location: str, values: Mapping[str, Any], format: str) -> Chat:
     if format == COMPLETION:
-        prompt = _messages(location, PROMPT, values[PROMPT])
+        prompt = _told(location, values, _messages(location, PROMPT, values[PROMPT]))
         return _weighted((*prompt, *_messages(location, ANSWER, values.get(ANSWER))), (), len(prompt))
     name = next((name for name in MESSAGE_COLUMNS if values.get(name) is not None), None)
     if name is not None:
-        return _weighted(_messages(location, name, values[name]), _tools(location, values.get("tools")), 0)
+        messages = _told(location, values, _messages(location, name, values[name]))
+        return _weighted(messages, _tools(location, values.get("tools")), 0)
     if values.get(INSTRUCTION) is None:
         raise Refused(
             f"{location} has no {' or '.join(MESSAGE_COLUMNS[:2])} and no {INSTRUCTION}; fill it or leave the row out"
@@ -136,10 +139,22 @@ def _chat(location: str, values: Mapping[str, Any], format: str) -> Chat:
     asked = _text(location, INSTRUCTION, values[INSTRUCTION])
     more = _text(location, INPUT, values.get(INPUT) or "")
     answer = _text(location, OUTPUT, values.get(OUTPUT))
-    told = _text(location, "system", values.get("system") or "")
-    system = ({"role": "system", "content": told},) if told else ()
     question = {"role": "user", "content": f"{asked}\n\n{more}" if more else asked}
-    return Chat((*system, question, {"role": ASSISTANT, "content": answer}))
+    return Chat(_told(location, values, (question, {"role": ASSISTANT, "content": answer})))
+
+
+def _told(location: str, values: Mapping[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Messages after that of the column `system`, if it holds one; Refused if they begin with another."""
+    told = _text(location, SYSTEM, values.get(SYSTEM) or "")
+    if not told.strip() or not messages:
+        return messages
+    if messages[0]["role"] != SYSTEM:
+        return ({"role": SYSTEM, "content": told}, *messages)
+    if messages[0]["content"].strip() != told.strip():
+        raise Refused(
+            f"{location}: its messages begin with another {SYSTEM} message than column {SYSTEM!r} holds; leave one out"
+        )
+    return messages
 
 
 def _weighted(messages: tuple[Message, ...], tools: tuple[Any, ...], given: int) -> Chat:
@@ -155,17 +170,17 @@ def _messages(location: str, column: str, found: Any) -> tuple[Message, ...]:
 
 
 def _message(location: str, found: Any) -> Message:
-    """A message with `role` and `content`; columns that are null, as Parquet fills them in, are left out."""
+    """A message with `role` and `content`; keys that are null, as Parquet fills them in, are left out."""
     if not isinstance(found, dict):
         raise Refused(f"{location}: it is {type(found).__name__}; give an object with role and content")
-    message = {key: value for key, value in found.items() if value is not None}
+    message = with_objects(without_nulls(found))
     role = message.pop("from", None) if "role" not in message else message.pop("role")
     content = message.pop("value", None) if "content" not in message else message.pop("content")
     if not isinstance(role, str) or not role:
         raise Refused(f"{location}: it has no role; give system, user, assistant or tool")
     if isinstance(content, list):
         content = _joined(location, content)
-    if content is None and "tool_calls" in message:
+    if content is None and CALLS in message:
         content = ""
     if not isinstance(content, str):
         kind = "no content" if content is None else f"content of type {type(content).__name__}"
@@ -193,7 +208,7 @@ def _tools(location: str, found: Any) -> tuple[Any, ...]:
         return ()
     if not isinstance(found, list):
         raise Refused(f"{location}: 'tools' holds {type(found).__name__}; give a list of functions")
-    return tuple(found)
+    return tuple(without_nulls(found))
 
 
 def _text(location: str, column: str, value: Any) -> str:

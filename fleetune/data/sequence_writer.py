@@ -6,7 +6,7 @@ import numpy as np
 
 from fleetune.contracts.task import Progress
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
-from fleetune.data.dialogues import Chat
+from fleetune.data.dialogues import INSTRUCTION, MESSAGE_COLUMNS, PROMPT, Chat, row_format
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
 from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
@@ -24,6 +24,17 @@ def has_sequences(job: Job) -> bool:
         return True
     tables = (*job.source.train, *job.source.test)
     return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
+
+
+def unread_dialogues(job: Job) -> Iterator[str]:
+    """A sentence if rows have messages or completions beside the text that is read."""
+    table, text = job.source.train[0], job.source.text_column
+    if job.spec.task != "causal-lm" or job.source.format is not None or text not in table.columns:
+        return
+    other = row_format([name for name in table.columns if name != text], text, None)
+    if other is not None:
+        name = next(name for name in (*MESSAGE_COLUMNS, INSTRUCTION, PROMPT) if name in table.columns)
+        yield f"rows have {text!r}, which is read, and {name!r}, which is not; set data.format to {other} to read it"
 
 
 def write_sequences(job: Job) -> Written:
@@ -46,7 +57,7 @@ def write_sequences(job: Job) -> Written:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes: list[str] = []
+    notes = list(unread_dialogues(job))
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:

@@ -15,7 +15,6 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number, predicts_tokens
-from fleetune.data.dialogues import row_format
 from fleetune.data.examples import Example, Survey, check_task
 from fleetune.data.image_processor import ImageEncoder, ImageProcessor, open_image_processor
 from fleetune.data.job import (
@@ -40,7 +39,7 @@ from fleetune.data.prepared_data import (
     SplitInfo,
     create_arrays,
 )
-from fleetune.data.sequence_writer import has_sequences, write_documents, write_sequences
+from fleetune.data.sequence_writer import has_sequences, unread_dialogues, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
 from fleetune.data.tokenization import TextEncoder
@@ -153,7 +152,7 @@ def _write_samples(job: Job) -> Written:
         pad_token_id=None if tokenizer is None else int(tokenizer.pad_token_id),
         notes=(
             *classes.notes,
-            *_unread_dialogues(job),
+            *unread_dialogues(job),
             *_cut_note(job, encoder, sum(map(len, rows_by_split.values()))),
             *(() if job.asked.local else absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])),
             *(() if TEST not in rows_by_split else _overlap_notes(surveys, rows_by_split, arrays)),
@@ -168,14 +167,6 @@ def _text_encoder(job: Job, tokenizer: Any, classes: LabelMapping) -> TextEncode
         length = request.target_length or request.max_length
         return PairEncoder(tokenizer=tokenizer, length=request.max_length, target_length=length, spec=spec)
     return TextEncoder(tokenizer=tokenizer, length=request.max_length, spec=spec, classes=classes)
-
-
-def _unread_dialogues(job: Job) -> Iterator[str]:
-    """A sentence if rows have messages or completions beside the text that is read."""
-    columns, text = job.source.train[0].columns, job.source.text_column
-    other = next((name for name in columns if name != text and row_format((name,), "", None)), None)
-    if job.spec.task == "causal-lm" and job.source.format is None and other is not None:
-        yield f"rows have {text!r}, which is read, and {other!r}, which is not; set data.format to chat to read it"
 
 
 def _cut_note(job: Job, encoder: Encoder, total: int) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import Any
 from fleetune.data.dialogues import ASSISTANT, Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.tokenization import end_token_id
+from fleetune.data.tool_calls import fitting
 from fleetune.errors import Refused, first_line
 
 MARK = "\ue0f1"
@@ -44,9 +45,10 @@ def prompt_ids(tokenizer: Any, example: Example) -> list[int]:
 def _chat_ids(tokenizer: Any, location: str, chat: Chat) -> list[int]:
     if tokenizer.chat_template is None:
         raise Refused(f"{location}: it is a chat, and the tokenizer of the run has no chat template; give plain texts")
+    told = fitting(tokenizer, chat.messages, chat.tools)
     try:
         found = tokenizer.apply_chat_template(
-            list(chat.messages), tools=list(chat.tools) or None, add_generation_prompt=True, return_dict=True
+            told, tools=list(chat.tools) or None, add_generation_prompt=True, return_dict=True
         )
     except Exception as error:  # templates raise what they like
         raise Refused(f"{location}: the chat template refuses it ({first_line(error)})") from None

@@ -182,6 +182,21 @@ def test_a_list_in_a_json_file_gives_the_same_arrays(tmp_path: Path) -> None:
         prepared(tmp_path / "three", tmp_path / "r.json", spec)
 
 
+def test_a_text_beside_messages_is_told_in_packed_sequences_too(tmp_path: Path) -> None:
+    """Bug: with packing, nothing said that the messages are not read; a prompt and its completion are told alike."""
+    spec = chat_spec(tmp_path / "t")
+    said = {}
+    for name, rows in {
+        "chat": chats(10),
+        "completion": [{"prompt": f"{n}", "completion": "b"} for n in range(10)],
+    }.items():
+        source = json_lines(tmp_path / f"{name}.jsonl", [{"text": f"t{n}", **row} for n, row in enumerate(rows)])
+        said[name] = [prepared(tmp_path / f"{name}-{p}", source, spec, packing=p).info.notes for p in (True, False)]
+    for name, column in (("chat", "messages"), ("completion", "prompt")):
+        unread = f"rows have 'text', which is read, and '{column}', which is not; set data.format to {name} to read it"
+        assert said[name] == [(unread,)] * 2
+
+
 def test_a_text_beside_messages_is_read_and_told(tmp_path: Path) -> None:
     """Rows with a text and messages are read as texts, as before, with a note; data.format chooses."""
     source = json_lines(tmp_path / "r.jsonl", [{"text": f"t{n}", **row} for n, row in enumerate(chats(10))])
