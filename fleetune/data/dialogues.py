@@ -33,6 +33,11 @@ class Completion:
     completion: str
 
     @property
+    def spelled(self) -> str:
+        """All that is said."""
+        return self.prompt + self.completion
+
+    @property
     def key(self) -> str:
         """Text that is equal for equal samples."""
         return f"{self.prompt}\0{self.completion}"
@@ -58,6 +63,11 @@ class Chat:
             for number, message in enumerate(self.messages)
             if message["role"] == ASSISTANT and number >= self.given and number not in self.unweighted
         )
+
+    @property
+    def spelled(self) -> str:
+        """All that is said."""
+        return json.dumps((self.messages, self.tools), ensure_ascii=False, default=str)
 
     @property
     def key(self) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ SEPARATOR = "|"
 """Between labels that are given as one text."""
 BOOLEANS = ("True", "TRUE", "False", "FALSE")
 """Truth values as CSV files have them; they become `true` and `false`, as in JSON."""
+HALF = re.compile("[\ud800-\udfff]")
+"""Surrogates: JSON can hold one without the other, and they stand for bytes of arguments that are no UTF-8."""
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that can be learned."""
 REPORT_EVERY = 2000
 
 
@@ -48,6 +53,17 @@ class Example:
     content: str | Image | Dialogue
     label: SampleLabel | None
 
+    def __post_init__(self) -> None:
+        """Refuse halves of characters, of which no tokenizer and no file takes any."""
+        said = self.content.spelled if isinstance(self.content, Chat | Completion) else self.content
+        for text in (said, *(self.label if isinstance(self.label, tuple) else (self.label,))):
+            half = HALF.search(text) if isinstance(text, str) and not text.isascii() else None
+            if half is not None:
+                raise Refused(
+                    f"{self.location}: it holds half a character ({ascii(half.group())}), which is no text; mend it or "
+                    "leave it out"
+                )
+
 
 def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> None:
     """Raise Refused if the source cannot serve the task: a column is missing, or the source is packed text."""
@@ -56,6 +72,8 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
     if request.packing and (source.packed or spec.task != "causal-lm"):
         why = f"{request.source} fills sequences anyway" if source.packed else f"the task is {spec.task}"
         raise Refused(f"data: packing is for rows of causal-lm, but {why}; leave data.packing out")
+    if spec.task == "causal-lm" and request.max_length < 2:
+        raise Refused("data: max_length is 1, and a token is learned from the ones before it; give at least 2")
     column = source.text_column if spec.is_text else source.image_column
     said = source.target_column if spec.task == SEQ2SEQ else source.label_column
     wanted = [column] if spec.task == "causal-lm" else [column, said]
@@ -141,7 +159,8 @@ def _sample_label(location: str, column: str, values: Any, task: str) -> SampleL
     found = values.get(column)
     if isinstance(found, str):
         found = _listed(location, column, found) if found.startswith("[") else found.split(SEPARATOR)
-        found = [each.strip() if isinstance(each, str) else each for each in found if each != ""]
+        spelled = [each.strip() if isinstance(each, str) else each for each in found]
+        found = [each for each in spelled if each != ""]
     if isinstance(found, np.ndarray):
         found = found.tolist()
     if not isinstance(found, list | tuple):
@@ -164,10 +183,17 @@ def _listed(location: str, column: str, text: str) -> list[Any]:
 
 
 def _number(location: str, column: str, value: Any) -> float:
+    unlike = value is None or isinstance(value, bool) or (isinstance(value, str) and "_" in value)
     try:
-        found = float(value) if value is not None and not isinstance(value, bool) else math.nan
+        found = math.nan if unlike else float(value)
     except (TypeError, ValueError):
         found = math.nan
+    except OverflowError:
+        found = math.inf
+    if abs(found) > LARGEST:
+        raise Refused(
+            f"{location}: a number in column {column!r} is beyond those of 32 bits, {LARGEST:.2g}; scale the numbers"
+        )
     if not math.isfinite(found):
         raise Refused(f"{location}: {value!r} in column {column!r} is no number; fill it or leave the row out")
     return found

@@ -88,6 +88,8 @@ class DataSource:
 
 
 BATCH_ROWS = 1024
+LONGEST_FIELD = 1 << 24
+"""Most characters of a CSV field: a quote that is never closed does not fill the memory."""
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
@@ -152,9 +154,10 @@ class CsvTable:
         """Yield (number of the record's last line from 1, column -> value) of every record."""
         with self.path.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.reader(lines, strict=True)
-            next(reader)
+            records = _csv_records(reader)
+            next(records)
             try:
-                for fields in reader:
+                for fields in records:
                     if fields and len(fields) != len(self.columns):
                         raise Refused(
                             f"{self.path}: line {reader.line_num} has {len(fields)} fields, the heading "
@@ -227,7 +230,8 @@ def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def _open_json(path: Path) -> Table:
     """A list of objects; a file of JSON lines may have this suffix too."""
     content = path.read_bytes()
-    if not content.lstrip().startswith(b"["):
+    text = content.decode(json.detect_encoding(content), "replace")  # without a byte order mark
+    if not text.lstrip().startswith("["):
         return _open_json_lines(path)
     try:
         values = json.loads(content)
@@ -241,9 +245,22 @@ def _open_json(path: Path) -> Table:
     return InMemoryTable(name=str(path), values=tuple(values), row_noun="item")
 
 
+def _csv_records(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Records with fields of LONGEST_FIELD characters at most; the limit of other readers of this process stays."""
+    while True:
+        before = csv.field_size_limit(LONGEST_FIELD)
+        try:
+            fields = next(reader, None)
+        finally:
+            csv.field_size_limit(before)
+        if fields is None:
+            return
+        yield fields
+
+
 def _open_csv(path: Path) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        columns = tuple(next(csv.reader(lines, strict=True), ()))
+        columns = tuple(next(_csv_records(csv.reader(lines, strict=True)), ()))
     if not columns:
         raise Refused(f"{path}: the file is empty; give a header line and records")
     if len(set(columns)) != len(columns):

@@ -155,6 +155,16 @@ def document_ids(tokenizer: Any, text: str) -> Ids:
     return np.asarray([*ids] if end is None else [*ids, end], dtype=np.int64)
 
 
+def check_length(tokenizer: Any, key: str, length: int) -> None:
+    """Raise Refused for a length of samples that the tokenizer's own marks fill, so that no text is left."""
+    marks = int(tokenizer.num_special_tokens_to_add())
+    if length <= marks:
+        raise Refused(
+            f"data: {key} is {length}, and the tokenizer puts {marks} tokens of its own around each text; give at "
+            f"least {marks + 1}"
+        )
+
+
 def check_ids(ids: Ids, spec: InputSpec) -> None:
     """Raise Refused for ids beyond the model's vocabulary."""
     highest = int(ids.max(initial=0))

@@ -42,7 +42,7 @@ from fleetune.data.prepared_data import (
 from fleetune.data.sequence_writer import has_sequences, unread_dialogues, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
-from fleetune.data.tokenization import TextEncoder
+from fleetune.data.tokenization import TextEncoder, check_length
 from fleetune.errors import Refused
 
 CHUNK_SAMPLES = 512
@@ -165,7 +165,11 @@ def _text_encoder(job: Job, tokenizer: Any, classes: LabelMapping) -> TextEncode
     request, spec = job.request, job.spec
     if spec.task == SEQ2SEQ:
         length = request.target_length or request.max_length
+        check_length(tokenizer, "target_length" if request.target_length else "max_length", length)
+        check_length(tokenizer, "max_length", request.max_length)
         return PairEncoder(tokenizer=tokenizer, length=request.max_length, target_length=length, spec=spec)
+    if spec.task != "causal-lm":
+        check_length(tokenizer, "max_length", request.max_length)
     return TextEncoder(tokenizer=tokenizer, length=request.max_length, spec=spec, classes=classes)
 
 
