@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetune.contracts.record import record
+from fleetune.errors import Refused
 from flows.cli.export import PastRun
 from flows.cli.options import CommonOptions, with_options
 
@@ -47,7 +48,7 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
     found = trained_run(options.store(), run)
     given = texts or ()
     if not given and not options.file and not sys.stdin.isatty():
-        given = [line for line in sys.stdin.read().splitlines() if line.strip()]
+        given = _lines(sys.stdin.buffer.read())
     cut: list[str] = []
     asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens, cut=cut)
     predictions = ask(found, asked)
@@ -57,6 +58,13 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
         _print(options, predictions)
     if cut:
         sys.stderr.write(f"note: {len(cut)} longer than the texts of training, and cut; the first is {cut[0]}\n")
+
+
+def _lines(content: bytes) -> list[str]:
+    try:
+        return [line for line in content.decode("utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise Refused(f"the input is not UTF-8 ({error}); give lines of text in UTF-8") from None
 
 
 def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> None:

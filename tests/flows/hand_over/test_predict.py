@@ -67,3 +67,12 @@ def test_the_command_prints_a_line_for_each_text_or_one_document(command: list[s
     (only,) = document["predictions"]
     assert document["run"] == "numbers-1" and only["input"] == "number 1"
     assert first.startswith(f"{only['label']} {only['probabilities'][only['label']]:.1%}, ")
+
+
+def test_an_input_that_is_no_utf_8_is_refused(command: list[str]) -> None:
+    """Bug: its bytes reached the tokenizer, whose TypeError nobody had foreseen; a byte order mark is skipped."""
+    ended = CliRunner().invoke(app, command, input=b"number 1\n\xff\xfe\n")
+    assert (ended.exit_code, ended.stdout) == (64, "")
+    assert "the input is not UTF-8" in ended.stderr and "give lines of text in UTF-8" in ended.stderr
+    marked = CliRunner().invoke(app, command, input=b"\xef\xbb\xbfnumber 1\n")
+    assert marked.stdout.endswith("  number 1\n")
