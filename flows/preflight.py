@@ -108,5 +108,6 @@ def _validate_model(model: ModelRequest) -> None:
         return
     from fleetune.models.skeleton import skeleton
     from fleetune.models.source import configuration
+    from fleetune.models.units import refuse_tied_adapters
 
-    skeleton(configuration(model), model)
+    refuse_tied_adapters(skeleton(configuration(model), model), model.lora)

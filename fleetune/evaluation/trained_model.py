@@ -29,6 +29,7 @@ from fleetune.models.loss import count_targets, loss_sum
 from fleetune.models.nf4 import PACKED, rounded
 from fleetune.models.skeleton import AUTO, DTYPES, saved_configuration, skeleton
 from fleetune.models.source import source_folder
+from fleetune.models.units import tied_adapter_layers
 
 MODEL, ADAPTER = "model", "adapter"
 WEIGHTS, ADAPTER_WEIGHTS = "model.safetensors", "adapter_model.safetensors"
@@ -73,10 +74,19 @@ def _round_frozen_layers(model: nn.Module, trained: nn.Module) -> None:
 
 
 def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, target: Path) -> None:
-    """Write the trained model as a plain Hugging Face folder: an adapter's weights are added to those of its base."""
+    """Write the trained model as a plain Hugging Face folder: an adapter's weights are added to those of its base.
+
+    Refused for an adapter of a weight that two layers share, because both would change.
+    """
     folder = result_folder(checkpoint)
     model: Any = load_result(checkpoint, model_folder, request)
     if folder.name == ADAPTER:
+        shared = ", ".join(tied_adapter_layers(model))
+        if shared:
+            raise Refused(
+                f"{folder}: it adapts {shared}, whose weight another layer shares, so that merging would change both; "
+                f"export the adapter without --merge, or leave {shared} out of lora.targets and train again"
+            )
         model = model.merge_and_unload()
         model.config = saved_configuration(model_folder / MODEL)
     with _quiet():

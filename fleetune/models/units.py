@@ -4,6 +4,8 @@ import dataclasses
 
 from torch import nn
 
+from fleetune.contracts.run_config import Lora
+from fleetune.errors import Refused
 from fleetune.models import graph as g
 from fleetune.models.experts import holds_experts
 from fleetune.models.skeleton import canonical_names
@@ -120,6 +122,16 @@ def tied_adapter_layers(skeleton: nn.Module) -> tuple[str, ...]:
     names = [name for name, module in skeleton.named_modules() if hasattr(module, "lora_A")]
     shared = [name for name in names if canonical.count(canonical_names(skeleton)[f"{name}.base_layer.weight"]) > 1]
     return tuple(name.removeprefix("base_model.model.") for name in shared)
+
+
+def refuse_tied_adapters(skeleton: nn.Module, lora: Lora | None) -> None:
+    """Refuse targets whose base weight another layer shares: merging would change what both compute."""
+    shared = ", ".join(tied_adapter_layers(skeleton))
+    if lora is not None and shared:
+        raise Refused(
+            f"model: lora.targets {lora.targets!r} fit {shared}, whose weight another layer shares, so that the "
+            f"trained adapter could not be merged into the model; leave {shared} out of lora.targets"
+        )
 
 
 def tied_parameters_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import configuration, input_spec, source_folder
 from fleetune.models.unit_graph import record_units
-from fleetune.models.units import tied_adapter_layers
+from fleetune.models.units import refuse_tied_adapters
 from fleetune.models.weights import WeightReader
 from fleetune.preparation.activation_cache import CachedModel, cache_activations
 from fleetune.preparation.step_comparison import RECORDED_SAMPLES, compare_recorded
@@ -52,11 +52,6 @@ def prepare(task: PreparationTask) -> None:
     graph, module = write_artifacts(task)
     for sentence in PreparedData(task.data_folder).info.notes:
         task.note(sentence)
-    for name in tied_adapter_layers(module):
-        task.note(
-            f"lora.targets: {name} shares its weight with another layer, so that its adapter can be trained and "
-            "loaded, but never merged into the model (PEFT's merge_and_unload)"
-        )
     skipped = compare_recorded(graph, module, task.model, task.model_folder, PreparedData(task.data_folder), task.seed)
     if skipped is not None:
         task.note(skipped)
@@ -99,6 +94,7 @@ def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     prepared = PreparedData(task.data_folder)
     config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)
     module = skeleton(config, task.model)
+    refuse_tied_adapters(module, task.model.lora)
     rows = prepared.rows("train", [index % prepared.size("train") for index in range(RECORDED_SAMPLES)])
     samples = {name: torch.from_numpy(array) for name, array in rows.items() if name != "labels"}
     graph = record_units(module, samples, task.model.granularity, task.note, task.model.compute)

@@ -45,6 +45,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a method": ({"strategy": {"name": "asteroid", "options": {"method": "x"}}}, "method is 'x'; allowed are search"),
     "scores": ({"strategy": {"name": "d2ft"}}, "set profile.scores=true"),
     "targets": ({"model": {"lora": {"targets": ["nothing"]}}}, "lora.targets .* fit no layer"),
+    "tied targets": (
+        {"model": {"task": "causal-lm", "config": {"model_type": "gpt2"}, "lora": {"targets": ["wte"]}}},
+        "fit transformer.wte, whose weight another layer shares",
+    ),
     "a pattern": ({"model": {"freeze": ["nothing"]}}, "freeze pattern 'nothing' matches no parameter"),
     "a seed": ({"seed": 2**64}, "seed 18446744073709551616 is beyond 64 bits"),
     "scored rounds": (

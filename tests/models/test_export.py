@@ -1,5 +1,6 @@
 """A trained model loads with transformers and PEFT alone and computes the trained logits."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,26 @@ from transformers import (
 )
 
 from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.errors import Refused
 from fleetune.models.export import adapter_readme, copy_tokenizer, export_model
 from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import tied_adapter_layers
+from fleetune.preparation.prepare import prepare
 from tests.models.instances import LABELS, batch
-from tests.training.model_families import BY_NAME, ENCODER, FAMILIES, IMAGE, LANGUAGE, TEXT, Family, model_request
+from tests.preparation.instances import preparation_task
+from tests.training.model_families import (
+    BY_NAME,
+    ENCODER,
+    FAMILIES,
+    IMAGE,
+    LANGUAGE,
+    TEXT,
+    Family,
+    data_request,
+    model_request,
+)
 
 AUTO = {
     TEXT: AutoModelForSequenceClassification,
@@ -176,11 +190,31 @@ def test_a_readme_says_that_the_base_was_in_4_bits(quantization: str | None) -> 
     assert ("load_in_4bit=True" in adapter_readme(request, "owner/name")) == (quantization is not None)
 
 
-def test_adapters_on_shared_weights_are_known() -> None:
-    """GPT-2's embedding is also its head, so an adapter of one cannot be merged into both."""
-    for targets, found in (("wte",), ("transformer.wte",)), (("c_attn",), ()):
-        request = model_request(BY_NAME["gpt2"], dropout=True, lora=Lora(r=2, targets=targets))
-        assert tied_adapter_layers(skeleton(configuration(request), request)) == found
+@pytest.mark.parametrize(
+    "targets, names",
+    [
+        (("lm_head",), "lm_head"),
+        (("wte", "c_attn"), "transformer.wte"),
+        (("wte", "lm_head"), "transformer.wte, lm_head"),
+    ],
+)
+def test_adapters_on_shared_weights_are_refused(targets: tuple[str, ...], names: str, tmp_path: Path) -> None:
+    """Bug: GPT-2's head is also its embedding, so that its merged adapter changed both, and the model was wrong.
+    Preparation refuses such targets by name before it records anything.
+    """
+    request = model_request(BY_NAME["gpt2"], dropout=True, lora=Lora(r=2, targets=targets))
+    task = preparation_task(tmp_path, request, data_request(BY_NAME["gpt2"], tmp_path))
+    with pytest.raises(Refused, match=f"model: lora.targets .* fit {names}, .*leave {names} out of lora.targets"):
+        prepare(task)
+    assert not task.model_folder.exists()
+
+
+def test_adapters_on_weights_of_their_own_are_not_refused() -> None:
+    """An untied head takes an adapter, and so do the blocks of a model whose head is tied."""
+    for config, targets in (({"tie_word_embeddings": False}, ("lm_head",)), ({}, ("c_attn",))):
+        family = dataclasses.replace(BY_NAME["gpt2"], config={**BY_NAME["gpt2"].config, **config})
+        request = model_request(family, dropout=True, lora=Lora(r=2, targets=targets))
+        assert tied_adapter_layers(skeleton(configuration(request), request)) == ()
 
 
 def test_no_artifact_holds_a_pickle(tmp_path: Path) -> None:

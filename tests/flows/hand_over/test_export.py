@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import LocalTokenNotFoundError
 
-from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.store import Store
 from flows.hand_over.export import CONVERTER, export, push, to_gguf
@@ -20,6 +20,7 @@ from flows.hand_over.trained_run import trained_run
 from tests.drawing.contents import content
 from tests.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
 
+GPT2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
 IDS = {"input_ids": torch.arange(5, 17).reshape(2, 6)}
 
 
@@ -62,6 +63,16 @@ def test_an_adapter_of_random_weights_is_handed_over_merged_only(tmp_path: Path)
     found, _ = run_of(tmp_path, ADAPTED)
     with pytest.raises(Refused, match="belongs to random weights, which nobody else has; give --merge"):
         export(found, tmp_path / "out", merge=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_of_a_tied_weight_is_not_merged(tmp_path: Path) -> None:
+    """Bug: one of GPT-2's head was merged into its embedding as well, and the exported model computed something else.
+    It is refused with the way out, and leaves nothing."""
+    causal = ModelRequest(task="causal-lm", config=GPT2, lora=Lora(r=2, targets=("lm_head",)))
+    found, _ = run_of(tmp_path, causal)
+    with pytest.raises(Refused, match="lm_head, whose weight another layer shares.*export the adapter without --merge"):
+        export(found, tmp_path / "out", merge=True)
     assert not (tmp_path / "out").exists()
 
 
@@ -120,11 +131,7 @@ def test_a_gguf_file_is_what_the_converter_makes_of_the_merged_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without llama.cpp's converter the way out is said; one that fails leaves no file. (A stand-in converts here.)"""
-    causal = ModelRequest(
-        task="causal-lm",
-        config={"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2},
-    )
-    found, _ = run_of(tmp_path, causal)
+    found, _ = run_of(tmp_path, ModelRequest(task="causal-lm", config=GPT2))
     tools = tmp_path / "tools"
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
