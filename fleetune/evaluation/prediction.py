@@ -18,6 +18,7 @@ from fleetune.data.prepared_data import IDS, MASK, PIXELS, Array, PreparedData
 from fleetune.data.tokenization import check_ids, encode, open_tokenizer
 from fleetune.errors import Refused
 from fleetune.evaluation.prompts import end_ids, prompt_ids
+from fleetune.evaluation.token_loss import vocabulary
 from fleetune.evaluation.trained_model import one_thread
 
 RANKED = 5
@@ -117,7 +118,7 @@ class Predictor:
         from transformers import GenerationConfig  # takes a second to import
 
         turns = self.data.task == SEQ2SEQ
-        spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer, vocab_size=_vocabulary(self.model))
+        spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer, vocab_size=vocabulary(self.model))
         tokenizer = open_tokenizer(spec)
         ends = end_ids(tokenizer, self.model.generation_config.eos_token_id)
         for example in asked:
@@ -160,8 +161,3 @@ def _said(example: Example) -> str:
     if isinstance(content, Completion):
         return content.prompt
     return content if isinstance(content, str) else example.location
-
-
-def _vocabulary(model: Any) -> int | None:
-    found = getattr(model.config.get_text_config(), "vocab_size", None)
-    return None if found is None else int(found)

@@ -23,9 +23,10 @@ from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.contracts.tasks import head_of, predicts_labels, predicts_number, predicts_tokens
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, first_line
+from fleetune.evaluation.token_loss import samples_at_once, summed_loss
 from fleetune.models.export import copy_tokenizer
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
-from fleetune.models.loss import count_targets, loss_sum
+from fleetune.models.loss import count_targets
 from fleetune.models.nf4 import PACKED, rounded
 from fleetune.models.skeleton import AUTO, DTYPES, saved_configuration, skeleton
 from fleetune.models.source import source_folder
@@ -203,6 +204,7 @@ class ScoringOptions:
 
     split: str = "test"
     batch_samples: int = 32
+    """At most so many at once; fewer where their logits would fill the memory."""
     accelerator: str = "cpu"
     progress: Progress = ignore_progress
 
@@ -228,17 +230,19 @@ def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: s
     wanted: list[np.ndarray] = []
     model.to(scoring.accelerator).eval()
     with torch.no_grad(), one_thread():
-        for first in range(0, samples, scoring.batch_samples):
-            last = min(first + scoring.batch_samples, samples)
+        together = samples_at_once(model, data, scoring.batch_samples)
+        for first in range(0, samples, together):
+            last = min(first + together, samples)
             rows = data.rows(scoring.split, np.arange(first, last))
             labels = rows.pop("labels")
             inputs = {name: torch.from_numpy(array).to(scoring.accelerator) for name, array in rows.items()}
             logits = model(**inputs).logits
-            loss += float(loss_sum(logits.double(), torch.from_numpy(labels).to(scoring.accelerator), data.task))
+            loss += summed_loss(logits, torch.from_numpy(labels).to(scoring.accelerator), data.task)
             targets += count_targets(labels, data.task)
             if not predicts_tokens(data.task):
                 predicted.append(_said(logits, data.task).cpu().numpy())
                 wanted.append(labels)
+            del logits  # before the next batch's are made
             scoring.progress(f"scoring the {what}", last, samples, "samples")
     if not math.isfinite(loss):
         raise Refused(f"evaluation: the loss of the {what} is {loss}; training diverged, lower training.learning_rate")

@@ -2,14 +2,26 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from transformers import GPT2Config
 
+from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import PreparedData
+from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
+from fleetune.evaluation import token_loss
+from fleetune.evaluation.token_loss import CHUNK_BYTES, LOGITS_BYTES
 from fleetune.evaluation.trained_model import ScoringOptions, class_scores, classification_scores, score
+from fleetune.models.loss import count_targets, loss_sum
+from fleetune.profiling.live_bytes import LiveBytes
+from tests.data.samples import json_lines
 from tests.evaluation.instances import Told, text_data
 
 
@@ -73,6 +85,68 @@ def test_loss_is_per_token_over_the_whole_split(tmp_path: Path) -> None:
         assert score(Told(logits), data, ScoringOptions(batch_samples=batch)).values["loss"] == pytest.approx(
             expected, rel=1e-6
         )
+
+
+class Wide(nn.Module):
+    """Logits over a large vocabulary, which depend on the token alone."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(264, vocabulary)
+        self.config = GPT2Config(vocab_size=vocabulary, bos_token_id=1, eos_token_id=2)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        """A row of the table for each token."""
+        return SimpleNamespace(logits=self.table(input_ids))
+
+
+def test_logits_of_a_large_vocabulary_are_held_for_few_samples(tmp_path: Path) -> None:
+    """Bug: logits of 32 whole samples were held beside two copies in float64: 97 GB for a vocabulary of 152,000 and
+    1024 tokens. Those of a batch take LOGITS_BYTES at most, and of their copies only some rows live at a time. The loss
+    is that of all of them at once, within the rounding of float64."""
+    rows = [{"text": "ab" * (3 * n)} for n in range(1, 25)]
+    source = json_lines(tmp_path / "rows.jsonl", rows)
+    needs = InputSpec(task="causal-lm", vocab_size=264, max_positions=256)
+    prepare_data(DataRequest(source=str(source), max_length=256, test_fraction=0.5), needs, tmp_path / "data", 0)
+    data, model = PreparedData(tmp_path / "data"), Wide(50_000)
+    samples = data.size("test")
+    one_sample = 256 * 50_000 * 4
+    assert samples * one_sample > 2 * LOGITS_BYTES > 4 * one_sample
+    with LiveBytes([model.table.weight]) as live:
+        found = score(model, data, ScoringOptions()).values["loss"]
+    assert LOGITS_BYTES - one_sample < live.peak_bytes < LOGITS_BYTES + 3 * CHUNK_BYTES
+    terms, targets = 0.0, 0
+    for row in range(samples):
+        labels = torch.from_numpy(data.rows("test", [row])["labels"])
+        with torch.no_grad():
+            terms += float(loss_sum(model.table(labels.clamp(min=0)).double(), labels, "causal-lm"))
+        targets += count_targets(labels.numpy(), "causal-lm")
+    assert found == pytest.approx(terms / targets, rel=1e-13)
+
+
+@pytest.mark.parametrize("task", ["causal-lm", "seq2seq"])
+def test_the_loss_of_chunks_is_that_of_the_whole(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few tokens are added up at a time, the sum is `loss_sum` of the batch, within the rounding of float64;
+    without any target it is zero."""
+    draws = torch.Generator().manual_seed(2)
+    logits = torch.randn(5, 9, 30, generator=draws)
+    labels = torch.randint(0, 30, (5, 9), generator=draws)
+    labels[:, 6:] = labels[2] = IGNORE_INDEX
+    whole = float(loss_sum(logits.double(), labels, task))
+    for rows in (1, 4, 1000):
+        monkeypatch.setattr(token_loss, "CHUNK_BYTES", rows * 30 * 8)
+        assert token_loss.summed_loss(logits, labels, task) == pytest.approx(whole, rel=1e-14)
+    assert token_loss.summed_loss(logits, torch.full_like(labels, IGNORE_INDEX), task) == 0.0
+
+
+def test_a_sample_that_alone_is_too_large_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch has one sample at least, and no more than are asked for."""
+    data = text_data(tmp_path / "data", "causal-lm")
+    assert token_loss.samples_at_once(Wide(264), data, 32) == 32
+    monkeypatch.setattr(token_loss, "LOGITS_BYTES", 5 * 16 * 264 * 4)
+    assert [token_loss.samples_at_once(Wide(264), data, most) for most in (32, 4)] == [5, 4]
+    monkeypatch.setattr(token_loss, "LOGITS_BYTES", 1)
+    assert token_loss.samples_at_once(Wide(264), data, 32) == 1
 
 
 def test_progress_ends_at_the_last_sample(labelled: PreparedData) -> None:
