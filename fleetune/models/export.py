@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig
 
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.contracts.tasks import head_of, predicts_tokens
+from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
 from fleetune.models.weights import WeightReader, base_name, fill_model
@@ -164,7 +164,8 @@ def _code(request: ModelRequest, base: str) -> str:
     else:
         imports = ["from transformers import AutoConfig"]
         labels = ["config = AutoConfig.from_pretrained(folder)"]
-        more = ", id2label=config.id2label, label2id=config.label2id, ignore_mismatched_sizes=True"
+        padding = ", pad_token_id=config.pad_token_id" if request.task in TEXT_TASKS else ""
+        more = f", id2label=config.id2label, label2id=config.label2id{padding}, ignore_mismatched_sizes=True"
     lines = [
         *enter,
         f"from peft import {loader}",

@@ -272,13 +272,25 @@ def _for_training(
         config.label2id = {label: index for index, label in enumerate(labels)}
         config.problem_type = problem_type(request.task)
     if head_of(request.task) == "sequence-classification":
+        given = pad_token_id is not None and _reads_last_token(config)
         for part in (config, text_part(config)):
-            if getattr(part, "pad_token_id", None) is None:
-                part.pad_token_id = pad_token_id or 0  # a decoder's head needs it to find the last token
+            if given or getattr(part, "pad_token_id", None) is None:
+                part.pad_token_id = pad_token_id or 0
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = config.pad_token_id  # as T5's folders have it
     _refuse_router_loss(config)
     return config
+
+
+def _reads_last_token(config: "PretrainedConfig") -> bool:
+    """Return whether a classifier of this kind is a decoder, which finds the last token of a text by what pads it.
+
+    Others keep the token of their configuration, from which RoBERTa counts its positions.
+    """
+    from transformers.models.auto import modeling_auto  # takes seconds, as above
+
+    decoder = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return decoder and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
 def text_part(config: "PretrainedConfig") -> "PretrainedConfig":
