@@ -1,6 +1,7 @@
 """Predictions of a trained model: classes with their probabilities, or how texts and chats go on."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -19,7 +20,7 @@ from fleetune.data.tokenization import check_ids, encode, open_tokenizer
 from fleetune.errors import Refused
 from fleetune.evaluation.prompts import end_ids, prompt_ids
 from fleetune.evaluation.token_loss import vocabulary
-from fleetune.evaluation.trained_model import one_thread
+from fleetune.evaluation.trained_model import one_thread, without_cache
 
 RANKED = 5
 """Most classes of a prediction."""
@@ -66,7 +67,8 @@ class Predictor:
             left = iter(asked)
             while chunk := list(islice(left, BATCH_SAMPLES)):
                 inputs = {name: torch.from_numpy(array) for name, array in rows(chunk).items()}
-                logits = self.model(**inputs).logits.double()
+                with without_cache(self.model):
+                    logits = self.model(**inputs).logits.double()
                 yield from (self._prediction(*each) for each in zip(chunk, logits, strict=True))
 
     def _prediction(self, example: Example, logits: torch.Tensor) -> Prediction:
@@ -120,7 +122,9 @@ class Predictor:
         turns = self.data.task == SEQ2SEQ
         spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer, vocab_size=vocabulary(self.model))
         tokenizer = open_tokenizer(spec)
-        ends = end_ids(tokenizer, self.model.generation_config.eos_token_id)
+        of_base = self.model.generation_config
+        ends = end_ids(tokenizer, of_base.eos_token_id)
+        begins = getattr(self.model.config, "decoder_start_token_id", None)
         for example in asked:
             ids = self._read(tokenizer, example) if turns else prompt_ids(tokenizer, example)
             check_ids(np.asarray(ids, dtype=np.int64), spec)
@@ -129,12 +133,13 @@ class Predictor:
                 max_new_tokens=self._room(example, 1 if turns else len(ids)),  # a start token, or the text itself
                 eos_token_id=ends or None,
                 pad_token_id=tokenizer.pad_token_id,
-                decoder_start_token_id=getattr(self.model.config, "decoder_start_token_id", None),
+                decoder_start_token_id=of_base.decoder_start_token_id if begins is None else begins,
             )
             given = torch.tensor([ids])
-            made = self.model.generate(
-                input_ids=given, attention_mask=torch.ones_like(given), generation_config=settings
-            )
+            with _greedy(self.model):
+                made = self.model.generate(
+                    input_ids=given, attention_mask=torch.ones_like(given), generation_config=settings
+                )
             text = tokenizer.decode(made[0, 0 if turns else len(ids) :], skip_special_tokens=True)
             yield Prediction(input=_said(example), text=text)
 
@@ -152,6 +157,20 @@ class Predictor:
         if most is not None and tokens >= most:
             raise Refused(f"{example.location}: it has {tokens} tokens, and the model takes {most}; shorten it")
         return self.new_tokens if most is None else min(self.new_tokens, most - tokens)
+
+
+@contextmanager
+def _greedy(model: Any) -> Iterator[None]:
+    """Take a model's own generation settings away, such as beams and penalties, which fill in for those not given."""
+    from transformers import GenerationConfig
+
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    kept = plain.generation_config
+    plain.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        plain.generation_config = kept
 
 
 def _said(example: Example) -> str:

@@ -25,6 +25,7 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, first_line
 from fleetune.evaluation.token_loss import samples_at_once, summed_loss
 from fleetune.models.export import copy_tokenizer
+from fleetune.models.generation_settings import generating_configuration, save_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets
 from fleetune.models.nf4 import PACKED, rounded
@@ -88,10 +89,12 @@ def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, ta
                 f"{folder}: it adapts {shared}, whose weight another layer shares, so that merging would change both; "
                 f"export the adapter without --merge, or leave {shared} out of lora.targets and train again"
             )
-        model = model.merge_and_unload()
-        model.config = saved_configuration(model_folder / MODEL)
+        model, base = model.merge_and_unload(), source_folder(request)
+        config = generating_configuration(saved_configuration(model_folder / MODEL), request)
+    else:
+        config, base = model.config, folder
     with _quiet():
-        model.save_pretrained(target)
+        save_model(model, config, base, target)
     copy_tokenizer(folder, target)
 
 
@@ -229,7 +232,7 @@ def score(model: nn.Module, data: PreparedData, scoring: ScoringOptions, what: s
     predicted: list[np.ndarray] = []
     wanted: list[np.ndarray] = []
     model.to(scoring.accelerator).eval()
-    with torch.no_grad(), one_thread():
+    with torch.no_grad(), one_thread(), without_cache(model):
         together = samples_at_once(model, data, scoring.batch_samples)
         for first in range(0, samples, together):
             last = min(first + together, samples)
@@ -319,6 +322,20 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def without_cache(model: nn.Module) -> Iterator[None]:
+    """Keep forwards of whole texts from storing keys and values for tokens to come, which would fill the memory."""
+    configs = {id(each): each for module in model.modules() if (each := getattr(module, "config", None)) is not None}
+    caching = [each for each in configs.values() if getattr(each, "use_cache", False)]
+    for each in caching:
+        each.use_cache = False
+    try:
+        yield
+    finally:
+        for each in caching:
+            each.use_cache = True
 
 
 @contextmanager

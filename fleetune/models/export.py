@@ -12,6 +12,7 @@ from transformers import PretrainedConfig
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
+from fleetune.models.generation_settings import generating_configuration, save_model
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
 from fleetune.models.weights import WeightReader, base_name, fill_model
@@ -46,6 +47,7 @@ def export_model(
     weights = WeightReader(base_skeleton(config, request), source_folder(request), start)
     tensors = {**weights.read(wanted - set(trained)), **{n: t for n, t in trained.items() if n in wanted}}
     fill_model(model, names, tensors)
+    written = generating_configuration(config, request)
     target = folder / ("adapter" if adapter_only else "model")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT queries the hub for changed embeddings; there may be no network
@@ -57,10 +59,10 @@ def export_model(
             model.peft_config["default"].base_model_name_or_path = named
             model.peft_config["default"].revision = request.revision
             model.save_pretrained(target, save_embedding_layers=False)
-            config.save_pretrained(target)  # PEFT does not save labels
+            written.save_pretrained(target)  # PEFT does not save labels
             (target / "README.md").write_text(adapter_readme(request, named), encoding="utf-8")
         else:
-            model.save_pretrained(target)
+            save_model(model, written, source_folder(request), target)
     return target
 
 

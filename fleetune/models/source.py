@@ -110,6 +110,12 @@ def configuration(
     request: ModelRequest, labels: tuple[str, ...] = (), pad_token_id: int | None = None
 ) -> "PretrainedConfig":
     """Return the model's own configuration with the request's changes, and the labels and padding of the data."""
+    return _for_training(requested_configuration(request), request, labels, pad_token_id)
+
+
+def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
+    """Return the model's own configuration with the request's changes alone; of the text part, if only that is
+    trained."""
     from transformers import AutoConfig  # takes seconds, which a digest of the model does not need
 
     folder = source_folder(request)
@@ -139,7 +145,7 @@ def configuration(
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise Refused(f"model: config does not make a {type(config).__name__} ({reason})") from None
-    return _for_training(_for_task(config, request), request, labels, pad_token_id)
+    return _for_task(config, request)
 
 
 def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedConfig":

@@ -14,8 +14,8 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation import EvaluationTask, Summary, evaluate, measured_forecast
-from fleetune.evaluation.trained_model import ScoringOptions, score
-from tests.evaluation.instances import BERT, LORA, finished, moved, started
+from fleetune.evaluation.trained_model import ScoringOptions, score, without_cache
+from tests.evaluation.instances import BERT, LORA, finished, moved, started, text_data
 
 WHOLE = ModelRequest(task="sequence-classification", config=BERT)
 ADAPTED = replace(WHOLE, lora=LORA)
@@ -87,6 +87,32 @@ def test_folder_scores_as_the_model_in_memory(request_of: ModelRequest, tmp_path
     assert {one.name: one.after for one in metrics.scores} == expected(task, model)
     assert {one.name: one.before for one in metrics.scores} == expected(task, started(tmp_path / "profile", request_of))
     assert metrics.scores[-1].before != metrics.scores[-1].after
+
+
+def test_scoring_keeps_no_cache(tmp_path: Path) -> None:
+    """Keys and values for tokens to come, which nobody reads, would take more memory than all else; the model has its
+    cache again afterwards, for `predict`."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(**{**(CAUSAL.config or {}), "bos_token_id": 1, "eos_token_id": 2}))
+    kept: list[Any] = []
+    model.register_forward_hook(lambda module, given, made: kept.append(made.past_key_values))
+    score(model, text_data(tmp_path / "data", "causal-lm"), ScoringOptions())
+    assert kept and not any(each is not None for each in kept)
+    model(input_ids=torch.tensor([[5, 6]]))
+    assert kept[-1] is not None
+
+
+def test_a_decoders_own_configuration_has_no_cache_either() -> None:
+    """T5's decoder reads a copy of the model's configuration."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=30, decoder_start_token_id=0)
+    model = T5ForConditionalGeneration(config)
+    given = torch.tensor([[5, 6]])
+    with without_cache(model):
+        assert model(input_ids=given, decoder_input_ids=given).past_key_values is None
+    assert model(input_ids=given, decoder_input_ids=given).past_key_values is not None
 
 
 def test_three_files_are_written(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.prepared_data import PreparedData
@@ -104,6 +104,34 @@ def test_texts_go_on_by_the_most_probable_token(tmp_path: Path) -> None:
         if token == tokenizer.eos_token_id:
             break
     assert found == Prediction(input="number 7", text=tokenizer.decode(written, skip_special_tokens=True))
+
+
+@pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
+def test_the_bases_generation_settings_change_no_token(adapter: bool, tmp_path: Path) -> None:
+    """Bug: beams, penalties, least lengths and forbidden tokens of the base came before what was asked for, so that it
+    was not the most probable token each time. Only its end tokens count, and the model keeps its settings."""
+    lora = Lora(r=2, targets=("c_attn",)) if adapter else None
+    request = ModelRequest(task="causal-lm", config=GPT2, lora=lora)
+    model = moved(started(model_folder(tmp_path / "model", request), request)).eval()
+    data = text_data(tmp_path / "data", "causal-lm")
+    predictor = Predictor(model=model, data=data, new_tokens=12)
+    (greedy,) = predictor.predictions([completion("number 7")])
+    tokenizer = open_tokenizer(chat_spec(tmp_path / "tokenizer", None))
+    with torch.no_grad():
+        begun = torch.tensor([prompt_ids(tokenizer, completion("number 7"))])
+        first = int(model(input_ids=begun).logits[0, -1].argmax())
+    of_base = {
+        "num_beams": 3, "repetition_penalty": 5.0, "min_length": 30, "no_repeat_ngram_size": 1, "do_sample": True,
+        "suppress_tokens": [first], "bad_words_ids": [[first]], "forced_eos_token_id": 9,
+        "num_return_sequences": 2, "encoder_no_repeat_ngram_size": 1, "sequence_bias": {(first,): -50.0},
+    }  # fmt: skip
+    for name, value in of_base.items():
+        setattr(model.generation_config, name, value)
+    assert list(predictor.predictions([completion("number 7")])) == [greedy]
+    assert model.generation_config.num_beams == 3
+    model.generation_config.eos_token_id = [first]
+    (ended,) = predictor.predictions([completion("number 7")])
+    assert ended.text == tokenizer.decode([first]) != greedy.text
 
 
 def test_prompts_beyond_the_models_positions_are_refused(tmp_path: Path) -> None:

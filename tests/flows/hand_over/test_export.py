@@ -13,6 +13,7 @@ from huggingface_hub.errors import LocalTokenNotFoundError
 
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused, TryAgain
+from fleetune.models.source import configuration
 from fleetune.store import Store
 from flows.hand_over.export import CONVERTER, export, push, to_gguf
 from flows.hand_over.model_card import model_card
@@ -64,6 +65,23 @@ def test_an_adapter_of_random_weights_is_handed_over_merged_only(tmp_path: Path)
     with pytest.raises(Refused, match="belongs to random weights, which nobody else has; give --merge"):
         export(found, tmp_path / "out", merge=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_merged_model_generates_as_its_base_does(tmp_path: Path) -> None:
+    """Bug: it had no cache. The base's own settings are copied, and so they are where a whole model is handed over."""
+    from transformers import AutoModelForCausalLM
+
+    base, settings = tmp_path / "base", '{"eos_token_id": [2, 7], "num_beams": 2}'
+    config = configuration(ModelRequest(task="causal-lm", config=GPT2))
+    config.use_cache = True
+    AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    (base / "generation_config.json").write_text(settings)
+    for lora in (Lora(r=2, targets=("c_attn",)), None):
+        (tmp_path / str(lora is None)).mkdir()
+        found, _ = run_of(tmp_path / str(lora is None), ModelRequest(task="causal-lm", source=str(base), lora=lora))
+        folder = export(found, tmp_path / f"out {lora is None}", merge=True)
+        assert (folder / "generation_config.json").read_text() == settings
+        assert AutoModelForCausalLM.from_pretrained(folder).config.use_cache
 
 
 def test_an_adapter_of_a_tied_weight_is_not_merged(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""How a saved model generates: by the settings of its base, of which training knows nothing, and with a cache."""
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig, PretrainedConfig
+
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.models.source import requested_configuration, text_part
+
+GENERATION = "generation_config.json"
+
+
+def generating_configuration(config: PretrainedConfig, request: ModelRequest) -> PretrainedConfig:
+    """Return a trained model's configuration for its folder: training computes without a cache, and generation with
+    that of the base, or of the request."""
+    own, found = requested_configuration(request), copy.deepcopy(config)
+    for part, before in ((found, own), (text_part(found), text_part(own))):
+        if hasattr(part, "use_cache"):
+            part.use_cache = getattr(before, "use_cache", True)
+    return found
+
+
+def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: Path) -> None:
+    """Write a model's standard folder, which generates as `base`, the folder of another one, if it generates at all.
+
+    base: None for a model of random weights, which generates by its configuration.
+    """
+    model.config = config
+    kept = None if base is None or not model.can_generate() else base / GENERATION
+    if model.can_generate():
+        copied = kept is not None and kept.exists()
+        model.generation_config = GenerationConfig() if copied else _settings(config, base)
+    model.save_pretrained(target)
+    if kept is not None and kept.exists():  # as it is: transformers writes none that it finds contradictory
+        shutil.copyfile(kept, target / GENERATION)
+
+
+def _settings(config: PretrainedConfig, base: Path | None) -> GenerationConfig:
+    """Return what a base's configuration says about generation, as those of older models do."""
+    if base is None:
+        return GenerationConfig.from_model_config(config)
+    file = base / "config.json"
+    try:
+        found = GenerationConfig.from_model_config(json_io.parse_plain(file.read_bytes(), str(file)))
+        found.validate(strict=True)
+    except ValueError:  # contradictory, and so it could not be written
+        return GenerationConfig.from_model_config(config)
+    return found

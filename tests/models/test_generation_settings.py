@@ -1,0 +1,102 @@
+"""An exported model generates as its base does: with a cache, and with the base's own settings."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.models.export import export_model
+from fleetune.models.init_weights import write_init_weights
+from fleetune.models.source import configuration
+from tests.training.model_families import ENCODER, LANGUAGE, TEXT
+
+LLAMA = {"model_type": "llama", "num_key_value_heads": 1, "eos_token_id": 2, **ENCODER}
+SETTINGS = {"eos_token_id": [2, 7], "num_beams": 2, "repetition_penalty": 1.3, "temperature": 0.6, "do_sample": False}
+"""transformers itself would refuse to write a temperature where nothing is drawn."""
+
+
+def base(folder: Path, settings: dict[str, Any] | None, use_cache: bool = True) -> ModelRequest:
+    """A Llama of files, with generation settings in a file of their own or without."""
+    request = ModelRequest(task=LANGUAGE, config=LLAMA)
+    config = configuration(request)
+    config.use_cache = use_cache
+    torch.manual_seed(5)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    if settings is not None:
+        (folder / "generation_config.json").write_text(json.dumps(settings))
+    return ModelRequest(task=LANGUAGE, source=str(folder))
+
+
+def exported(request: ModelRequest, folder: Path) -> Path:
+    """Write the model as training started from it."""
+    config = configuration(request, ("no", "yes"), 0)
+    write_init_weights(config, request, 3, folder / "start")
+    written = export_model(config, request, folder / "start", {}, folder)
+    assert config.use_cache is False, "training goes on without a cache"
+    return written
+
+
+def test_a_model_has_the_generation_settings_of_its_base(tmp_path: Path) -> None:
+    """Bug: they were replaced by some derived from the configuration: one end token instead of two, and no cache."""
+    folder = exported(base(tmp_path / "base", SETTINGS), tmp_path)
+    written = (folder / "generation_config.json").read_bytes()
+    assert written == (tmp_path / "base" / "generation_config.json").read_bytes()
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert loaded.generation_config.eos_token_id == [2, 7] and loaded.config.use_cache
+    plain = GenerationConfig(max_new_tokens=3, num_beams=1, return_dict_in_generate=True)
+    made = loaded.generate(torch.tensor([[5, 6]]), generation_config=plain)
+    assert made.past_key_values is not None
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_the_cache_is_as_the_base_has_it(use_cache: bool, tmp_path: Path) -> None:
+    """A base that says it has none keeps that, in a folder without generation settings as well."""
+    folder = exported(base(tmp_path / "base", None, use_cache), tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert loaded.config.use_cache is use_cache
+    assert loaded.generation_config.use_cache in (use_cache, None)
+    assert loaded.generation_config.eos_token_id == 2
+
+
+@pytest.mark.parametrize("more, kept", [({"num_beams": 4}, 4), ({"num_beams": 4, "early_stopping": "x"}, None)])
+def test_older_bases_have_their_settings_in_the_configuration(
+    more: dict[str, Any], kept: int | None, tmp_path: Path
+) -> None:
+    """They are kept as well; where transformers calls them wrong, those of a new model are written, and no training is
+    lost at its end."""
+    request = base(tmp_path / "base", None)
+    file = tmp_path / "base" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **more}))
+    written = json.loads((exported(request, tmp_path) / "generation_config.json").read_text())
+    assert (written.get("num_beams"), written["eos_token_id"]) == (kept, 2)
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=2, targets=("q_proj",))], ids=["whole", "adapter"])
+def test_a_model_of_random_weights_generates_with_a_cache(lora: Lora | None, tmp_path: Path) -> None:
+    """transformers' default; the base beside an adapter has it, too. A configuration that asks for none has none."""
+    folder = exported(ModelRequest(task=LANGUAGE, config=LLAMA, lora=lora), tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "base" if lora else folder)
+    assert loaded.config.use_cache and loaded.generation_config.use_cache is not False
+    (tmp_path / "without").mkdir()
+    folder = exported(ModelRequest(task=LANGUAGE, config={**LLAMA, "use_cache": False}), tmp_path / "without")
+    assert AutoModelForCausalLM.from_pretrained(folder).config.use_cache is False
+
+
+def test_the_configuration_beside_an_adapter_has_the_cache(tmp_path: Path) -> None:
+    """Whoever loads the base by it has the base's."""
+    plain = base(tmp_path / "base", SETTINGS)
+    request = ModelRequest(task=LANGUAGE, source=plain.source, lora=Lora(r=2, targets=("q_proj",)))
+    folder = exported(request, tmp_path)
+    assert json.loads((folder / "config.json").read_text()).get("use_cache", True)
+
+
+def test_a_classifier_has_no_generation_settings(tmp_path: Path) -> None:
+    """It generates nothing."""
+    plain = base(tmp_path / "base", SETTINGS)
+    folder = exported(ModelRequest(task=TEXT, source=plain.source), tmp_path)
+    assert not (folder / "generation_config.json").exists()
