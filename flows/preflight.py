@@ -107,7 +107,11 @@ def _validate_model(model: ModelRequest) -> None:
     if model.lora is None and not model.freeze:
         return
     from fleetune.models.skeleton import skeleton
-    from fleetune.models.source import configuration
+    from fleetune.models.source import adapter_folder, configuration
+    from fleetune.models.start_adapter import refuse_other_settings
     from fleetune.models.units import refuse_tied_adapters
 
+    adapter = adapter_folder(model)
+    if adapter is not None and model.lora is not None:
+        refuse_other_settings(adapter, model.lora)
     refuse_tied_adapters(skeleton(configuration(model), model), model.lora)

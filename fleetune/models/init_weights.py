@@ -17,6 +17,7 @@ from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused
 from fleetune.models.skeleton import HEADS, base_skeleton, canonical_names, skeleton
 from fleetune.models.source import adapter_folder, is_text_part, source_folder, weight_files
+from fleetune.models.start_adapter import refuse_other_settings
 from fleetune.models.weights import WeightReader, available_names, base_name, fill_model, load_pretrained
 
 FILE_MODE = 0o644
@@ -26,6 +27,9 @@ MODULES_TO_SAVE = ".modules_to_save.default."
 
 def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: int, path: Path) -> None:
     """Draw every tensor that the pretrained files do not hold and write them to `path`."""
+    adapter = adapter_folder(request)
+    if adapter is not None and request.lora is not None:
+        refuse_other_settings(adapter, request.lora)
     base = base_skeleton(config, request)
     folder = source_folder(request)
     given = available_names(base, weight_files(folder)) if folder is not None else set()
@@ -43,7 +47,6 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
         files = weight_files(folder) if folder is not None else ()
         known = {**drawn, **load_pretrained(base_skeleton(config, request), files, heads)} if heads else drawn
         tensors.update(_draw_adapters(whole, known, seed))
-        adapter = adapter_folder(request)
         tensors.update(_load_adapters(adapter, whole) if adapter else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)

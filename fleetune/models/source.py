@@ -15,6 +15,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import SEQ2SEQ, head_of, predicts_number, predicts_tokens, problem_type
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks
+from fleetune.models.start_adapter import classes_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -207,11 +208,15 @@ def input_spec(request: ModelRequest) -> InputSpec:
 
 
 def _class_names(config: "PretrainedConfig", request: ModelRequest) -> tuple[str, ...]:
-    """Return the class names of an existing head, whether the request or the folder names them; () for a new head."""
+    """Return the class names of an existing head, whether the request, the adapter to start from or the base's folder
+    names them; () for a new head."""
     heads = {"sequence-classification": "ForSequenceClassification", "image-classification": "ForImageClassification"}
     head = None if predicts_number(request.task) else heads.get(head_of(request.task))
     finished = head is not None and any(name.endswith(head) for name in config.architectures or ())
     named = head is not None and "id2label" in (request.config or {})
+    adapter = adapter_folder(request)
+    if adapter is not None and head is not None and not named and (told := classes_of(adapter)):
+        return told
     if not finished and not named:
         return ()
     return tuple(str(name) for _, name in sorted((int(number), name) for number, name in config.id2label.items()))

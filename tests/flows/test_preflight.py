@@ -49,6 +49,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"model": {"task": "causal-lm", "config": {"model_type": "gpt2"}, "lora": {"targets": ["wte"]}}},
         "fit transformer.wte, whose weight another layer shares",
     ),
+    "an adapter": (
+        {"model": {"lora": {"targets": ["query"], "start": "nowhere"}}},
+        "lora.start: nowhere has no adapter_config.json",
+    ),
     "a pattern": ({"model": {"freeze": ["nothing"]}}, "freeze pattern 'nothing' matches no parameter"),
     "a seed": ({"seed": 2**64}, "seed 18446744073709551616 is beyond 64 bits"),
     "scored rounds": (

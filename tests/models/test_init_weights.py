@@ -1,5 +1,6 @@
 """Initial weights: pretrained values where there are any, the rest drawn once from one seed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +152,17 @@ def test_adapters_over_a_pretrained_head_train_that_head(tmp_path: Path) -> None
     assert more[HEAD].shape == (4, 32)
 
 
-def adapter(folder: Path, r: int = 2, key: str = "query") -> str:
+def adapter(folder: Path, r: int = 2, key: str = "query", stored_r: int = 0, **settings: Any) -> str:
     """Write a PEFT adapter folder of ones."""
     folder.mkdir()
     stem = "base_model.model.bert.encoder.layer"
-    tensors = {f"{stem}.{n}.attention.self.{key}.lora_A.weight": torch.ones(r, 32) for n in (0, 1)}
-    tensors.update({f"{stem}.{n}.attention.self.{key}.lora_B.weight": torch.ones(32, r) for n in (0, 1)})
+    rows = stored_r or r
+    tensors = {f"{stem}.{n}.attention.self.{key}.lora_A.weight": torch.ones(rows, 32) for n in (0, 1)}
+    tensors.update({f"{stem}.{n}.attention.self.{key}.lora_B.weight": torch.ones(32, rows) for n in (0, 1)})
     tensors["base_model.model.classifier.weight"] = torch.full((3, 32), 2.0)
     tensors["base_model.model.classifier.bias"] = torch.full((3,), 2.0)
     save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": r, "lora_alpha": 4, **settings}))
     return str(folder)
 
 
@@ -178,12 +181,23 @@ def test_training_goes_on_from_a_given_adapter(precision: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     "changes, why",
     [
-        ({"r": 4}, r"lora_A\.weight is \[4, 32\], but lora\.r and the model ask for \[2, 32\]"),
+        ({"r": 4}, r"r is 4, but model\.lora\.r is 2, by which .*give lora\.r: 4"),
+        ({"stored_r": 4}, r"lora_A\.weight is \[4, 32\], but lora\.r and the model ask for \[2, 32\]"),
         ({"key": "value"}, "has no place in the model"),
+        ({"lora_alpha": 64}, r"lora_alpha is 64, but model\.lora\.alpha is 4, .*give lora\.alpha: 64"),
+        ({"use_rslora": True}, "use_rslora is True, which model.lora does not have, .*merge it into its base"),
+        ({"use_dora": True}, "use_dora is True, which model.lora does not have"),
+        ({"rank_pattern": {"query": 2}}, "rank_pattern is {'query': 2}, which"),
+        ({"bias": "lora_only"}, "bias is 'lora_only', which"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4', which"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3', but only LORA can be trained on"),
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
-    """Another rank would be scaled wrongly, and other targets would be left out."""
+    """Another rank would be scaled wrongly, and other targets would be left out.
+
+    Bug: the adapter's own settings were not read, so that one with lora_alpha 64 started as one with 16.
+    """
     lora = Lora(r=2, alpha=4, targets=("query",), start=adapter(tmp_path / "adapter", **changes))
     request = ModelRequest(task=TEXT, source=pretrained(tmp_path / "model").source, lora=lora)
     with pytest.raises(Refused, match=why):
@@ -194,6 +208,9 @@ def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
     """The refusal names the missing file."""
     lora = Lora(r=2, alpha=4, targets=("query",), start=str(tmp_path))
     request = ModelRequest(task=TEXT, source=pretrained(tmp_path / "model").source, lora=lora)
+    with pytest.raises(Refused, match=r"has no adapter_config\.json; give the folder of a PEFT adapter"):
+        drawn(request, tmp_path / "start")
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
     with pytest.raises(Refused, match=r"adapter_model\.safetensors: not a readable adapter"):
         drawn(request, tmp_path / "start")
 

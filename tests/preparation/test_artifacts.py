@@ -9,7 +9,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data.prepared_data import PreparedData
-from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
+from fleetune.errors import Refused
+from fleetune.models.export import export_model
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 from tests.data.samples import json_lines
@@ -43,3 +45,46 @@ def test_training_goes_on_with_the_same_classes(lora: Lora | None, tmp_path: Pat
     assert PreparedData(folders.data).labels == ORDER
     started = initial_model(config, request, folders.model / INIT_WEIGHTS)
     assert [ORDER[n] for n in started(input_ids=given).logits.argmax(dim=-1).tolist()] == answers
+
+
+def adapter(request: ModelRequest, folder: Path) -> Lora:
+    """An exported adapter for the three fruits on that model, and the request that starts from it."""
+    lora = Lora(r=2, alpha=4, targets=("query",))
+    adapted = dataclasses.replace(request, lora=lora)
+    config = configuration(adapted, ORDER)
+    write_init_weights(config, adapted, 3, folder / "first")
+    return dataclasses.replace(lora, start=str(export_model(config, adapted, folder / "first", {}, folder)))
+
+
+def test_an_adapter_keeps_its_classes(tmp_path: Path) -> None:
+    """Bug: classes were read from the base alone, so that an adapter's head went on with other numbers for its classes.
+    Equally many other classes take the numbers that are free, and the run says so.
+    """
+    plain = finished(tmp_path / "model")
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").base_model
+    base.save_pretrained(tmp_path / "headless")  # its classes are known to the adapter alone
+    request = dataclasses.replace(plain, source=str(tmp_path / "headless"))
+    request = dataclasses.replace(request, lora=adapter(request, tmp_path))
+    for fruits, wanted in (
+        (ORDER, ORDER),
+        (("apple", "fig"), ORDER),
+        (("pear", "kiwi", "apple"), ("pear", "kiwi", "apple")),
+    ):
+        folder = tmp_path / "-".join(fruits)
+        folder.mkdir()
+        rows = [{"text": f"{n} {fruits[n % len(fruits)]}", "label": fruits[n % len(fruits)]} for n in range(12)]
+        given = DataRequest(source=str(json_lines(folder / "rows.jsonl", rows)), max_length=10)
+        _, folders = prepared_below(folder, request, given)
+        data = PreparedData(folders.data)
+        assert data.labels == wanted
+        assert any("its classes are renamed to them" in note for note in data.info.notes) == ("kiwi" in fruits)
+
+
+def test_an_adapter_of_other_settings_is_refused_at_the_start(tmp_path: Path) -> None:
+    """An exported adapter goes on with its own rank and alpha only."""
+    request = finished(tmp_path / "model")
+    lora = adapter(request, tmp_path)
+    write_init_weights(configuration(request, ORDER), dataclasses.replace(request, lora=lora), 3, tmp_path / "start")
+    other = dataclasses.replace(request, lora=dataclasses.replace(lora, alpha=16.0))
+    with pytest.raises(Refused, match=r"lora_alpha is 4.*, but model\.lora\.alpha is 16"):
+        write_init_weights(configuration(request, ORDER), other, 3, tmp_path / "start")

@@ -1,0 +1,74 @@
+"""The PEFT adapter that training starts from: what its folder says of the function that its weights make."""
+
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import Lora
+from fleetune.errors import Refused
+
+SETTINGS = "adapter_config.json"
+NOT_HERE = (
+    "use_rslora",
+    "use_dora",
+    "rank_pattern",
+    "alpha_pattern",
+    "lora_bias",
+    "use_qalora",
+    "use_bdlora",
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "velora_config",
+)
+"""Settings of PEFT that change what an adapter computes, and that `model.lora` does not have."""
+HARMLESS_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
+"""Values of init_lora_weights that leave the weights of the base as they are; others, such as pissa, change them."""
+
+
+def refuse_other_settings(folder: Path, lora: Lora) -> None:
+    """Refuse an adapter whose weights make another function by its own settings than by those of the request."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        raise Refused(f"model: lora.start: {folder} has no {SETTINGS}; give the folder of a PEFT adapter")
+    own = _plain(path)
+    kind = own.get("peft_type")
+    if kind != "LORA":
+        raise Refused(f"{path}: peft_type is {kind!r}, but only LORA can be trained on; give another lora.start")
+    for name, ours, wanted in (("r", "r", lora.r), ("lora_alpha", "alpha", lora.alpha)):
+        if own.get(name) != wanted:
+            raise Refused(
+                f"{path}: {name} is {own.get(name)}, but model.lora.{ours} is {wanted:g}, by which the adapter would "
+                f"compute something else; give lora.{ours}: {own.get(name)}"
+            )
+    odd = next((name for name in NOT_HERE if own.get(name)), None)
+    if own.get("bias", "none") != "none":
+        odd = "bias"
+    if own.get("init_lora_weights") not in HARMLESS_STARTS:
+        odd = "init_lora_weights"
+    if odd is not None:
+        raise Refused(
+            f"{path}: {odd} is {own[odd]!r}, which model.lora does not have, so that the adapter would compute "
+            "something else; merge it into its base with PEFT and give that as source, or give another lora.start"
+        )
+
+
+def classes_of(folder: Path) -> tuple[str, ...]:
+    """Return the names of the classes of an adapter's head by number; () where its folder does not tell."""
+    path = folder / "config.json"
+    named = _plain(path).get("id2label") if path.is_file() else None
+    try:
+        return tuple(str(name) for _, name in sorted((int(number), name) for number, name in (named or {}).items()))
+    except (ValueError, AttributeError):
+        raise Refused(f"{path}: id2label is no table of numbers and names; save the adapter again") from None
+
+
+def _plain(path: Path) -> dict[str, Any]:
+    found = json_io.parse_plain(path.read_bytes(), str(path))
+    if not isinstance(found, dict):
+        raise Refused(f"{path}: not a configuration; save the adapter again")
+    return found
