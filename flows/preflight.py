@@ -73,6 +73,8 @@ def validate(planned: RunRecord) -> None:
     if config.seed > MAX_SEED:
         raise Refused(f"run: seed {config.seed} is beyond 64 bits; give one of at most {MAX_SEED}")
     check_installed(config.tracking)
+    if running & {"profile", "plan", "train"}:
+        config.training.check_optimizer()
     if "train" in running:
         _validate_schedule(config.training)
     if "plan" in running:

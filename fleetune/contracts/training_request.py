@@ -9,6 +9,8 @@ from fleetune.errors import Refused
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"
 """Values of `recompute`."""
+OPTIMIZER_SETTINGS = {"momentum": "sgd", "beta1": "adamw", "beta2": "adamw", "epsilon": "adamw"}
+"""Setting -> the optimizer that reads it."""
 
 
 @record
@@ -22,8 +24,9 @@ class TrainingRequest:
     learning_rate: float = 5e-4
     weight_decay: float = 0.0
     momentum: float = 0.0
-    """Momentum of sgd."""
+    """Of sgd."""
     beta1: float = 0.9
+    """Of adamw, as beta2 and epsilon are."""
     beta2: float = 0.999
     epsilon: float = 1e-8
     schedule: str = "constant"
@@ -94,6 +97,16 @@ class TrainingRequest:
                 f"training: evaluate_every_rounds {every} is no multiple of the {average_every_rounds} rounds between "
                 f"two averages of strategy {strategy}; only averages can be scored"
             )
+
+    def check_optimizer(self) -> None:
+        """Refused: a setting of the other optimizer, which would do nothing. Records of older runs may have such."""
+        for name, owner in OPTIMIZER_SETTINGS.items():
+            value = getattr(self, name)
+            if owner != self.optimizer and value != type(self).__dataclass_fields__[name].default:
+                raise Refused(
+                    f"training: {name} is {value:g}, but it is a setting of {owner}, and optimizer is "
+                    f"{self.optimizer}, which would ignore it; leave it out, or set training.optimizer to {owner}"
+                )
 
     @property
     def micro_batches(self) -> int:

@@ -59,6 +59,16 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"strategy": {"name": "split-learning"}, "training": {"evaluate_every_rounds": 4}},
         "evaluate_every_rounds 4 is no multiple of the 10 rounds between two averages of strategy split-learning",
     ),
+    "momentum of adamw": (
+        {"training": {"momentum": 0.9}},
+        "training: momentum is 0.9, but it is a setting of sgd, and optimizer is adamw, which would ignore it; leave "
+        "it out, or set training.optimizer to sgd",
+    ),
+    "betas of sgd": (
+        {"training": {"optimizer": "sgd", "beta1": 0.8, "epsilon": 1e-6}},
+        "training: beta1 is 0.8, but it is a setting of adamw, and optimizer is sgd, which would ignore it",
+    ),
+    "epsilon of sgd": ({"training": {"optimizer": "sgd", "epsilon": 1e-6}}, "training: epsilon is 1e-06, but it is"),
     "a warm-up": ({"training": {"warmup_rounds": 5}}, "warmup_rounds is 5, but the run has 4 rounds"),
 }
 
@@ -83,11 +93,13 @@ def test_nothing_is_started_for_it(case: str, dry: bool, tmp_path: Path, monkeyp
     [
         {},
         {"seed": 2**62, "training": {"warmup_rounds": 4}, "data": {"test_samples": 2}},
+        {"training": {"optimizer": "sgd", "momentum": 0.9}},
+        {"training": {"beta1": 0.8, "epsilon": 1e-6}},
         {"strategy": {"name": "d2ft"}, "profile": {"scores": True}},
         {"model": {"lora": {"targets": ["query"]}, "freeze": ["base_model.model.bert.pooler"]}},
         {"strategy": {"name": "pp", "options": {"groups": [["fast"], ["slow"]]}}},
     ],
-    ids=["plain", "at the limits", "scored", "adapters", "groups"],
+    ids=["plain", "at the limits", "momentum", "betas", "scored", "adapters", "groups"],
 )
 def test_what_is_right_passes(sections: dict[str, Any], tmp_path: Path) -> None:
     """A dry run of a valid config predicts all seven stages."""
