@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fleetune.errors import Refused
-from fleetune.links.buffer import ALIGNMENT_BYTES, empty_buffer
+from fleetune.links.buffer import ALIGNMENT_BYTES
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message, Received
 from fleetune.links.peer import PacedSender, chunk_bytes
@@ -19,6 +19,7 @@ from fleetune.program import Step
 from fleetune.recovery.holdings import Attempt
 from fleetune.training.device_copies import DeviceCopies
 from fleetune.training.measurements import ClockOffset
+from fleetune.training.pieces import PartialMessages, join_pieces, split_into_pieces
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -98,7 +99,7 @@ class Exchange:
         self._beside: dict[str, tuple[PacedSender, int]] = {}
         """Peer -> what sends beside the round's messages, and most bytes of one of its own."""
         self._arrived: dict[tuple[Attempt, TransferKey], Arrival] = {}
-        self._partial: dict[tuple[Attempt, TransferKey], list[list[memoryview]]] = {}
+        self._partial = PartialMessages[tuple[Attempt, TransferKey]]()
         self._clock_offset = ClockOffset()
         self._control: list[Message] = []
         self.attempt = FIRST_ATTEMPT
@@ -120,7 +121,7 @@ class Exchange:
     def pace(self, peer: str, bytes_per_s: float) -> None:
         """Send to a peer no faster than this, from now on."""
         self._limits[peer] = chunk_bytes(bytes_per_s, self._endpoint.limit_bytes)
-        self._paced[peer] = PacedSender(lambda message: self._endpoint.send(peer, message), bytes_per_s)
+        self._paced[peer] = PacedSender(lambda message: self._transmit(peer, message), bytes_per_s)
 
     def split(self, peer: str, limit_bytes: int) -> None:
         """Send to a peer in messages of at most this size, from now on."""
@@ -139,7 +140,7 @@ class Exchange:
     def send_beside(self, peer: str, key: TransferKey, tensors: Tensors, bytes_per_s: float) -> None:
         """Send tensors no faster than this and in small pieces, so that other messages pass between them."""
         if peer not in self._beside:
-            pieces = PacedSender(lambda message: self._endpoint.send(peer, message), bytes_per_s)
+            pieces = PacedSender(lambda message: self._transmit(peer, message), bytes_per_s)
             self._beside[peer] = (pieces, chunk_bytes(bytes_per_s, self._endpoint.limit_bytes))
         sender, limit_bytes = self._beside[peer]
         for message in self._messages(key, tensors, {}, limit_bytes):
@@ -161,7 +162,11 @@ class Exchange:
             if peer in self._paced:
                 self._paced[peer].send(message)
             else:
-                self._endpoint.send(peer, message)
+                self._transmit(peer, message)
+
+    def _transmit(self, peer: str, message: Message) -> None:
+        """Send a message, or a piece of one, over a link; threads that pace do so, too."""
+        self._endpoint.send(peer, message)
 
     def _messages(
         self, key: TransferKey, tensors: Tensors, described: Mapping[str, Any], limit_bytes: int
@@ -229,7 +234,7 @@ class Exchange:
 
     def _drop_old(self) -> None:
         self._arrived = {at: arrival for at, arrival in self._arrived.items() if not self._is_old(*at)}
-        self._partial = {at: partial for at, partial in self._partial.items() if not self._is_old(*at)}
+        self._partial.drop(lambda at: self._is_old(*at))
 
     def _is_old(self, attempt: Attempt, key: TransferKey) -> bool:
         """Tell whether a message is of an older attempt, or of an older round of this one."""
@@ -272,42 +277,33 @@ class Exchange:
             attempt = attempt_of(header)
             if self._is_old(attempt, key):
                 return
-            parts = self._assemble((attempt, key), header, [memoryview(part) for part in message.parts])
-            if parts is None:
+            whole = self._partial.add((attempt, key), header, [memoryview(part) for part in message.parts])
+            if whole is None:
                 return
-            tensors = _tensors(header["tensors"], parts, self._copies)
-            sent_s = float(header["sent_s"])
+            first, parts = whole
+            if first is not header:  # it came in pieces
+                parts = join_pieces(parts, _sizes_bytes(first["tensors"]))
+            tensors = _tensors(first["tensors"], parts, self._copies)
+            sent_s = float(first["sent_s"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise Refused(
                 f"{received.sender} sent a {message.kind!r} that does not describe its tensors ({error})"
             ) from None
         size_bytes = sum(part.nbytes for part in parts)
-        described = header.get("described", {})
+        described = first.get("described", {})
         arrival = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes, described)
         self._arrived[attempt, key] = arrival
-
-    def _assemble(
-        self, key: tuple[Attempt, TransferKey], header: dict[str, Any], parts: list[memoryview]
-    ) -> list[memoryview] | None:
-        """Return the parts of a message, joined from all its pieces; None until the last piece is here."""
-        number, count = header.get("piece", (0, 1))
-        if count == 1:
-            return parts
-        partial = self._partial.setdefault(key, [])
-        if not number == len(partial) < count:
-            raise ValueError(f"piece {number} of {count} after {len(partial)}")
-        partial.append(parts)
-        if len(partial) < count:
-            return None
-        del self._partial[key]
-        sizes = [math.prod(shape) * DTYPES[dtype].itemsize for _, dtype, shape in header["tensors"]]
-        return join_pieces([part for piece in partial for part in piece], sizes)
 
 
 def attempt_of(header: Mapping[str, Any]) -> Attempt:
     """Return the attempt of a message; ValueError or TypeError if it is malformed."""
     coordinator, number = header["attempt"]
     return Attempt(int(coordinator), int(number))
+
+
+def _sizes_bytes(described: list[Any]) -> list[int]:
+    """Return the bytes of each tensor."""
+    return [math.prod(shape) * DTYPES[dtype].itemsize for _, dtype, shape in described]
 
 
 def _tensors(described: list[Any], parts: Sequence[Any], copies: DeviceCopies) -> dict[int, torch.Tensor]:
@@ -347,37 +343,3 @@ def _writable(view: np.ndarray) -> np.ndarray:
     interface["data"] = (interface["data"][0], False)
     holder = type("Received", (), {"__array_interface__": interface, "keeps": view})()
     return np.asarray(holder)
-
-
-def split_into_pieces(parts: Sequence[memoryview], limit_bytes: int) -> Iterator[tuple[memoryview, ...]]:
-    """Yield the parts of each message: the bytes of `parts` in order, at most `limit_bytes` a message, at least one."""
-    piece: list[memoryview] = []
-    room = limit_bytes
-    for part in parts:
-        start = 0
-        while part.nbytes - start > room:
-            piece.append(part[start : start + room])
-            start += room
-            yield tuple(piece)
-            piece, room = [], limit_bytes
-        piece.append(part[start:])
-        room -= part.nbytes - start
-    yield tuple(piece)
-
-
-def join_pieces(slices: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
-    """Return parts of these sizes, joined from the slices of all pieces; ValueError if the totals differ."""
-    total = sum(part.nbytes for part in slices)
-    if min(sizes, default=0) < 0 or sum(sizes) != total:
-        raise ValueError(f"{total} bytes came, {sum(sizes)} were announced")
-    parts = [empty_buffer(size) for size in sizes]
-    rest = iter(slices)
-    source = memoryview(b"")
-    for part in parts:
-        filled = 0
-        while filled < part.nbytes:
-            source = source or next(rest)
-            size = min(source.nbytes, part.nbytes - filled)
-            part[filled : filled + size] = source[:size]
-            filled, source = filled + size, source[size:]
-    return parts

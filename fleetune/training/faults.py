@@ -32,7 +32,7 @@ NEXT = "next"
 KILL, FREEZE, MEMORY, CUT, SEVER = "kill", "freeze", "out of memory", "cut", "sever"
 KINDS = (KILL, FREEZE, MEMORY, CUT, SEVER)
 """Its process is killed, or stopped (SIGSTOP); it is refused memory; the connection of the next message breaks, which
-loses the message; the same, and the connection does not come back."""
+loses the message, or its first piece; the same, and the connection does not come back."""
 OVERDUE_ROUNDS = 1
 """A device that does not come to the point within so many rounds meets its fault at the next one."""
 FAULTS = "faults.json"
@@ -92,17 +92,22 @@ class FaultsAhead:
 
     def __init__(self, faults: DeviceFaults) -> None:
         self._ahead, self._marks = list(faults.faults), Path(faults.marks)
+        self._lock = threading.Lock()
 
     def any_of(self, kinds: Iterable[str]) -> bool:
         """Return whether a fault of these kinds is to come."""
         return any(fault.kind in kinds for fault in self._ahead)
 
     def take(self, kinds: Iterable[str], point: str, round: int) -> Fault | None:
-        """Return a fault of these kinds that is to happen now, whose mark is left; None if there is none."""
-        for fault in [each for each in self._ahead if each.kind in kinds and each.is_due(point, round)]:
-            self._ahead.remove(fault)
-            if leave_mark(self._marks, fault.number, point, round):
-                return fault
+        """Return a fault of these kinds that is to happen now, whose mark is left; None if there is none.
+
+        Any thread may ask, as those do that pace messages.
+        """
+        with self._lock:
+            for fault in [each for each in self._ahead if each.kind in kinds and each.is_due(point, round)]:
+                self._ahead.remove(fault)
+                if leave_mark(self._marks, fault.number, point, round):
+                    return fault
         return None
 
 

@@ -22,7 +22,7 @@ from fleetune.links.message import Message
 from fleetune.links.relay import Relay
 from fleetune.program import Step
 from fleetune.program.steps import RUN
-from fleetune.training.exchange import Arrival, Exchange, Tensors, TransferKey
+from fleetune.training.exchange import BACKUP_ITEMS, Arrival, Exchange, Tensors, TransferKey
 from fleetune.training.faults import (
     ALL_REDUCE,
     BACKUP,
@@ -45,7 +45,7 @@ from fleetune.training.migration import MOVED_ITEMS
 from fleetune.training.rounds import RING
 from fleetune.training.worker import main
 
-POINT_OF = {"values-F": FORWARD, "values-B": BACKWARD, RING: ALL_REDUCE, MOVED_ITEMS: MOVE}
+POINT_OF = {"values-F": FORWARD, "values-B": BACKWARD, RING: ALL_REDUCE, MOVED_ITEMS: MOVE, BACKUP_ITEMS: BACKUP}
 """Kind of a message between devices -> the point at which its link may break."""
 SAID_AT = {"moved": MOVE, "saved": CHECKPOINT}
 """Kind of a message to the coordinator -> the point that comes before it."""
@@ -75,18 +75,22 @@ class FaultyExchange(Exchange):
             self._pass(FORWARD if step.action.letter == FORWARD_LETTER else BACKWARD)
 
     def send(self, peer: str, key: TransferKey, tensors: Tensors, described: Mapping[str, Any] | None = None) -> None:
-        """Send tensors; a message whose link breaks is lost."""
-        point = POINT_OF.get(key.kind, "")
-        if point == MOVE:
+        """Send tensors; in a recovery, the point comes before."""
+        if POINT_OF.get(key.kind) == MOVE:
             self._pass(MOVE)
+        super().send(peer, key, tensors, described)
+
+    def _transmit(self, peer: str, message: Message) -> None:
+        """Send a message, or a piece of one; it is lost if its link breaks, and those after it are not."""
+        point = POINT_OF.get(message.kind, "")
         fault = self._faults.take((CUT, SEVER), point, self._newest) if point and peer in self._relays else None
         if fault is None:
-            super().send(peer, key, tensors, described)
+            super()._transmit(peer, message)
             return
-        relay, rest_bytes = self._relays[peer], sum(tensor.nbytes for tensor in tensors.values())
+        relay, rest_bytes = self._relays[peer], sum(memoryview(part).nbytes for part in message.parts)
         self._endpoint.wait_connected(peer, LOST_WITHIN_S)
         relay.swallow()
-        super().send(peer, key, tensors, described)
+        super()._transmit(peer, message)
         until_s = time.monotonic() + LOST_WITHIN_S
         while rest_bytes > 0 and time.monotonic() < until_s:
             try:

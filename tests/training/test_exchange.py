@@ -15,8 +15,9 @@ from fleetune.links.buffer import ALIGNMENT_BYTES
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
 from fleetune.program import lower
-from fleetune.training.exchange import Aborted, Exchange, Stopped, TransferKey, join_pieces, split_into_pieces
+from fleetune.training.exchange import Aborted, Exchange, Stopped, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
+from fleetune.training.pieces import join_pieces, split_into_pieces
 
 COORDINATOR = "coordinator"
 NAMES = (COORDINATOR, "a", "b", "c", "d", "e")
@@ -302,7 +303,8 @@ def test_messages_of_older_attempts_are_dropped_and_those_of_later_ones_kept() -
         {"round": None},
         {"sent_s": "now"},
         {"piece": 5},
-        {"piece": [1, 2]},
+        {"piece": [2, 2]},
+        {"piece": [-1, 2]},
         {"piece": [0, "many"]},
         {"piece": [0, 0]},
     ],
@@ -329,7 +331,33 @@ def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
         exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
         assert len(exchange._partial) == 1
         exchange.start_round(6)
-        assert exchange._partial == {}
+        assert len(exchange._partial) == 0
+
+
+def test_a_piece_that_is_lost_costs_its_message_and_no_other() -> None:
+    """Bug: the next piece came over the connection that was back, and ended the whole training as malformed. What is
+    left of such a message is ignored, until it is sent anew; the links' own numbers tell of the loss.
+    """
+    with listening() as (_, peer, exchange):
+        for step, pieces in ((1, (0, 2)), (2, (1, 2)), (3, (0, 1, 0, 1, 2)), (1, (0, 1, 2))):
+            for number in pieces:
+                part = PART[4 * number : 4 * number + 4]
+                peer.send("b", Message("values", header(step=step, piece=[number, 3]), (part,)))
+        for step in (3, 1):
+            arrival = exchange.receive(TransferKey("values", 5, "main", 1, step, "a"))
+            assert torch.equal(arrival.tensors[7], torch.ones(3))
+        assert len(exchange._partial) == 0 and exchange._arrived == {}
+
+
+@pytest.mark.parametrize("counts", [(2, 3), (3, 2)])
+def test_pieces_of_another_cut_are_ignored(counts: tuple[int, int]) -> None:
+    """A piece that says another number of pieces than the first one is of another sending: nothing is joined."""
+    with listening() as (_, peer, exchange):
+        for number, count in enumerate(counts):
+            peer.send("b", Message("values", header(step=1, piece=[number, count]), (PART[:6],)))
+        peer.send("b", Message("values", header(), (PART,)))
+        exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
+        assert len(exchange._partial) == 0 and exchange._arrived == {}
 
 
 def test_an_empty_part_with_a_shape_is_malformed() -> None:
