@@ -115,9 +115,12 @@ class Endpoint:
         """Return whether the connection to a peer is up."""
         return self._peer(peer).connected
 
-    def send(self, peer: str, message: Message) -> None:
-        """Queue a message for a peer, from any thread; the memory of its parts must not change until it is received."""
-        self._peer(peer).send(message, self.limit_bytes)
+    def send(self, peer: str, message: Message) -> int:
+        """Queue a message for a peer, from any thread, and return the bytes of its header and parts.
+
+        The memory of its parts must not change until it is received.
+        """
+        return self._peer(peer).send(message, self.limit_bytes)
 
     def wake(self) -> None:
         """End the wait of the thread that receives, or else the next one, without a message; from any thread."""

@@ -34,12 +34,14 @@ class PacedSender:
 
     def __init__(
         self,
-        send: Callable[[Message], None],
+        send: Callable[[Message], int],
         bytes_per_s: float,
         now_s: Callable[[], float] = time.monotonic,
         wait_s: Callable[[float], object] | None = None,
     ) -> None:
-        """wait_s: waits that many seconds; by default until `close`."""
+        """send: returns the bytes that a message takes on the link. wait_s: waits that many seconds; by default until
+        `close`.
+        """
         positive("pacing", bytes_per_s=bytes_per_s)
         self._send, self._bytes_per_s, self._now_s = send, bytes_per_s, now_s
         self._closed = threading.Event()
@@ -66,9 +68,9 @@ class PacedSender:
                 self._wait_s(ahead_s)
             if self._closed.is_set():
                 return
+            size = 0
             with suppress(Refused):  # the peer has ended
-                self._send(message)
-            size = sum(memoryview(part).nbytes for part in message.parts)
+                size = self._send(message)
             free_s = max(free_s, self._now_s()) + size / self._bytes_per_s
 
 
@@ -138,10 +140,11 @@ class Peer:
             self.monitor.close()
             raise Refused(f"{name}: {address!r} cannot be connected to ({error}); give tcp://ADDRESS:PORT") from None
 
-    def send(self, message: Message, limit_bytes: int) -> None:
-        """Queue a message and return at once; the memory of its parts must not change until the peer has received it.
+    def send(self, message: Message, limit_bytes: int) -> int:
+        """Queue a message and return at once the bytes of its header and parts.
 
-        Raises Refused above `limit_bytes` of parts, TryAgain after `close`.
+        The memory of its parts must not change until the peer has received it. Raises Refused above `limit_bytes` of
+        parts, TryAgain after `close`.
         """
         views = [as_bytes(part) for part in message.parts]
         total = sum(view.nbytes for view in views)
@@ -152,7 +155,9 @@ class Peer:
         with self._lock:
             if self._socket.closed:
                 raise TryAgain(f"message {message.kind!r} to {self.name}: the endpoint is closed")
-            self.sent_bytes += self._put(message, views) + total
+            size = self._put(message, views) + total
+            self.sent_bytes += size
+            return size
 
     def on_event(self, event: int) -> None:
         """Track the connection state; after a reconnect, send an empty message whose number reveals losses."""

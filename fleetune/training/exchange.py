@@ -164,25 +164,27 @@ class Exchange:
             else:
                 self._transmit(peer, message)
 
-    def _transmit(self, peer: str, message: Message) -> None:
-        """Send a message, or a piece of one, over a link; threads that pace do so, too."""
-        self._endpoint.send(peer, message)
+    def _transmit(self, peer: str, message: Message) -> int:
+        """Send a message, or a piece of one, over a link, and return its bytes; threads that pace do so, too."""
+        return self._endpoint.send(peer, message)
 
     def _messages(
         self, key: TransferKey, tensors: Tensors, described: Mapping[str, Any], limit_bytes: int
     ) -> Iterator[Message]:
-        """Yield the messages that carry tensors, each of at most `limit_bytes`."""
+        """Yield the messages that carry tensors, each of at most `limit_bytes`; only the first one describes them."""
         listed, parts = [], []
         for number, flat in zip(tensors, self._copies.to_host(tensors.values()), strict=True):
             dtype = str(flat.dtype).removeprefix("torch.")
             listed.append([number, dtype, list(flat.shape)])
             parts.append(flat.view(-1).view(torch.uint8).numpy().data if flat.numel() else memoryview(b""))
-        header = {
+        each_says = {
             "attempt": self.attempt,
             "round": key.round,
             "lane": key.lane,
             "segment": key.segment,
             "step": key.step,
+        }
+        first_says = {
             "tensors": listed,
             "sent_s": self.now_s(),
             **({"described": dict(described)} if described else {}),
@@ -190,7 +192,7 @@ class Exchange:
         cut = list(split_into_pieces(parts, limit_bytes))
         for number, piece in enumerate(cut):
             where = {"piece": [number, len(cut)]} if len(cut) > 1 else {}
-            yield Message(key.kind, {**header, **where}, piece)
+            yield Message(key.kind, {**each_says, **where, **(first_says if number == 0 else {})}, piece)
 
     def receive(self, key: TransferKey) -> Arrival:
         """Wait for a tensor message and return it."""
@@ -254,7 +256,7 @@ class Exchange:
         if received is None:
             return
         message = received.message
-        if received.sender != self._coordinator or "tensors" in message.header:
+        if received.sender != self._coordinator or "tensors" in message.header or "piece" in message.header:
             self._store_tensors(received)
         elif message.kind == "stop":
             raise Stopped

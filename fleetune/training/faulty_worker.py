@@ -80,17 +80,16 @@ class FaultyExchange(Exchange):
             self._pass(MOVE)
         super().send(peer, key, tensors, described)
 
-    def _transmit(self, peer: str, message: Message) -> None:
+    def _transmit(self, peer: str, message: Message) -> int:
         """Send a message, or a piece of one; it is lost if its link breaks, and those after it are not."""
         point = POINT_OF.get(message.kind, "")
         fault = self._faults.take((CUT, SEVER), point, self._newest) if point and peer in self._relays else None
         if fault is None:
-            super()._transmit(peer, message)
-            return
+            return super()._transmit(peer, message)
         relay, rest_bytes = self._relays[peer], sum(memoryview(part).nbytes for part in message.parts)
         self._endpoint.wait_connected(peer, LOST_WITHIN_S)
         relay.swallow()
-        super()._transmit(peer, message)
+        sent_bytes = super()._transmit(peer, message)
         until_s = time.monotonic() + LOST_WITHIN_S
         while rest_bytes > 0 and time.monotonic() < until_s:
             try:
@@ -98,6 +97,7 @@ class FaultyExchange(Exchange):
             except queue.Empty:
                 break
         (relay.cut if fault.kind == CUT else relay.close)()
+        return sent_bytes
 
     def send_beside(self, peer: str, key: TransferKey, tensors: Tensors, bytes_per_s: float) -> None:
         """Send a backup; the point lies between the first one of a version and the second."""

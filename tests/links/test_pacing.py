@@ -9,8 +9,9 @@ from fleetune.links.peer import MIN_CHUNK_BYTES, PacedSender, chunk_bytes
 class Line:
     """A clock that only waiting moves, and what was sent at which time."""
 
-    def __init__(self, messages: int) -> None:
+    def __init__(self, messages: int, header_bytes: int = 0) -> None:
         self.now_s = 0.0
+        self._header_bytes = header_bytes
         self.sent: list[tuple[float, str]] = []
         self._messages, self.done = messages, threading.Event()
 
@@ -18,11 +19,12 @@ class Line:
         """Move the clock."""
         self.now_s += seconds
 
-    def send(self, message: Message) -> None:
-        """Note when a message leaves."""
+    def send(self, message: Message) -> int:
+        """Note when a message leaves; return its bytes."""
         self.sent.append((self.now_s, message.kind))
         if len(self.sent) == self._messages:
             self.done.set()
+        return self._header_bytes + sum(memoryview(part).nbytes for part in message.parts)
 
 
 def test_messages_leave_one_after_the_other_at_the_rate() -> None:
@@ -34,6 +36,17 @@ def test_messages_leave_one_after_the_other_at_the_rate() -> None:
     assert line.done.wait(30)
     sender.close()
     assert line.sent == [(0.0, "a"), (0.5, "b"), (1.5, "c")]
+
+
+def test_headers_count() -> None:
+    """Bug: parts alone were counted, and small pieces with long headers took a third more of a link than its share."""
+    line = Line(3, header_bytes=50)
+    sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=line.wait)
+    for kind, size in (("a", 50), ("b", 0), ("c", 10)):
+        sender.send(Message(kind, {}, (bytes(size),)))
+    assert line.done.wait(30)
+    sender.close()
+    assert line.sent == [(0.0, "a"), (1.0, "b"), (1.5, "c")]
 
 
 def test_idle_time_is_not_saved_up() -> None:

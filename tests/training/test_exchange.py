@@ -14,6 +14,7 @@ from fleetune.links.authentication import new_key_pair
 from fleetune.links.buffer import ALIGNMENT_BYTES
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
+from fleetune.links.peer import MIN_CHUNK_BYTES
 from fleetune.program import lower
 from fleetune.training.exchange import Aborted, Exchange, Stopped, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
@@ -211,6 +212,34 @@ def test_tensors_arrive_as_they_were_sent(limit_bytes: int) -> None:
         assert arrival.tensors[number].data_ptr() % ALIGNMENT_BYTES == 0
     assert arrival.size_bytes == sum(t.numel() * t.element_size() for t in KINDS)
     assert arrival.sent_s <= arrival.arrived_s
+
+
+def test_pieces_repeat_no_description() -> None:
+    """Bug: every piece listed all tensors, so that a link's share carried a third more than tensors; now they take at
+    least nine tenths of what is sent, even in the smallest pieces. A link says itself what a message takes.
+    """
+    key = TransferKey("push", 0, "main", 0, 0, "a")
+    tensors = {f"model|roberta.encoder.layer.{n}.attention.self.query.weight": torch.rand(64, 64) for n in range(20)}
+    with connected(("a", "b"), Listen(max_message_bytes=MIN_CHUNK_BYTES)) as ends:
+        sender, receiver = (Exchange(ends[name], COORDINATOR, torch.device("cpu")) for name in "ab")
+        sender.send("b", key, tensors)
+        arrival = receiver.receive(key)
+        assert all(torch.equal(arrival.tensors[name], tensor) for name, tensor in tensors.items())
+        before = ends["a"].sent_bytes["b"]
+        assert arrival.size_bytes > 0.9 * before
+        assert ends["a"].send("b", Message("a", {}, (PART,))) == ends["a"].sent_bytes["b"] - before > len(PART)
+
+
+def test_the_coordinator_sends_tensors_in_pieces() -> None:
+    """What a device asks it for comes among its orders, and neither is taken for the other."""
+    key = TransferKey("parcel", 5, "", 0, 1, COORDINATOR)
+    with listening() as (coordinator, _, exchange):
+        sender = Exchange(coordinator, COORDINATOR, torch.device("cpu"))
+        sender.split("b", 16)
+        sender.send("b", key, {"w": torch.arange(20.0)})
+        coordinator.send("b", Message("move", {}))
+        assert torch.equal(exchange.receive(key).tensors["w"], torch.arange(20.0))
+        assert exchange.recv_control("move", "values").kind == "move"
 
 
 @contextmanager
