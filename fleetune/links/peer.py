@@ -46,13 +46,19 @@ class PacedSender:
         self._send, self._bytes_per_s, self._now_s = send, bytes_per_s, now_s
         self._closed = threading.Event()
         self._wait_s = wait_s or self._closed.wait
-        self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Message] | None] = queue.SimpleQueue()
+        self._dropped = 0
+        """Times that what was queued was dropped."""
         self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
         self._thread.start()
 
     def send(self, message: Message) -> None:
         """Queue a message; the memory of its parts must not change until it is received."""
-        self._queue.put(message)
+        self._queue.put((self._dropped, message))
+
+    def drop_queued(self) -> None:
+        """Send nothing of what is queued, which nobody wants any more; call it from the thread that sends."""
+        self._dropped += 1
 
     def close(self) -> None:
         """End the thread; messages that are still queued are not sent."""
@@ -62,12 +68,15 @@ class PacedSender:
 
     def _run(self) -> None:
         free_s = self._now_s()
-        while (message := self._queue.get()) is not None and not self._closed.is_set():
+        while (queued := self._queue.get()) is not None and not self._closed.is_set():
+            dropped, message = queued
             ahead_s = free_s - self._now_s()
-            if ahead_s > 0:
+            if ahead_s > 0 and dropped == self._dropped:
                 self._wait_s(ahead_s)
             if self._closed.is_set():
                 return
+            if dropped != self._dropped:
+                continue
             size = 0
             with suppress(Refused):  # the peer has ended
                 size = self._send(message)

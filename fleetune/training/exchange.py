@@ -134,8 +134,12 @@ class Exchange:
 
     def close(self) -> None:
         """End the threads that pace."""
-        for sender in (*self._paced.values(), *(sender for sender, _ in self._beside.values())):
+        for sender in self._senders:
             sender.close()
+
+    @property
+    def _senders(self) -> tuple[PacedSender, ...]:
+        return (*self._paced.values(), *(sender for sender, _ in self._beside.values()))
 
     def send_beside(self, peer: str, key: TransferKey, tensors: Tensors, bytes_per_s: float) -> None:
         """Send tensors no faster than this and in small pieces, so that other messages pass between them."""
@@ -229,8 +233,14 @@ class Exchange:
         """Do nothing before a step of the round; `faulty_worker` lets faults happen there."""
 
     def start_attempt(self, attempt: Attempt) -> None:
-        """Drop messages of older attempts, from now on; those of this one that came early are kept, of any round."""
+        """Drop messages of older attempts, from now on; those of this one that came early are kept, of any round.
+
+        What still waits for its share of a link goes too, backups included: other devices would ignore it, and this
+        attempt's messages would wait behind it.
+        """
         self.attempt, self.round = attempt, 0
+        for sender in self._senders:
+            sender.drop_queued()
         self._control = [m for m in self._control if "attempt" not in m.header or attempt_of(m.header) >= attempt]
         self._drop_old()
 

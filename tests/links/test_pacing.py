@@ -64,6 +64,28 @@ def test_idle_time_is_not_saved_up() -> None:
     assert line.sent[1:] == [(10.0, "b"), (11.0, "c")]
 
 
+def test_what_is_queued_can_be_dropped() -> None:
+    """Messages behind one that takes 10 s are dropped while the first of them waits; the next one keeps to the rate."""
+    line, waits = Line(2), threading.Event()
+    go_on = threading.Event()
+
+    def wait(seconds: float) -> None:
+        waits.set()
+        assert go_on.wait(30)
+        line.wait(seconds)
+
+    sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=wait)
+    for kind in ("a", "old", "older"):
+        sender.send(Message(kind, {}, (bytes(1000),)))
+    assert waits.wait(30)
+    sender.drop_queued()
+    sender.send(Message("b", {}, (bytes(10),)))
+    go_on.set()
+    assert line.done.wait(30)
+    sender.close()
+    assert line.sent == [(0.0, "a"), (10.0, "b")]
+
+
 def test_closing_drops_what_waits() -> None:
     """A worker that ends does not wait for its share of the link."""
     line = Line(1)

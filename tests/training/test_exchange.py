@@ -16,6 +16,7 @@ from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
 from fleetune.links.peer import MIN_CHUNK_BYTES
 from fleetune.program import lower
+from fleetune.recovery.holdings import Attempt
 from fleetune.training.exchange import Aborted, Exchange, Stopped, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
 from fleetune.training.pieces import join_pieces, split_into_pieces
@@ -310,6 +311,31 @@ def test_messages_of_older_attempts_are_dropped_and_those_of_later_ones_kept() -
             arrival = exchange.receive(TransferKey("values", 3, "main", 1, step, "a"))
             assert torch.equal(arrival.tensors[7], torch.ones(3))
         assert exchange._arrived == {}
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_new_attempt_does_not_wait_for_what_the_old_one_had_queued(beside: bool) -> None:
+    """Bug: pieces of a broken round drained first, at the share's rate, though all devices ignored them: the round that
+    was run again waited as long as they lasted.
+    """
+    rate, key = 20e3, TransferKey("push", 0, "main", 0, 0, "a")
+
+    with connected(("a", "b")) as ends:
+        sender, receiver = (Exchange(ends[name], COORDINATOR, torch.device("cpu")) for name in "ab")
+        if not beside:
+            sender.pace("b", rate)
+
+        def send(size: int) -> None:
+            tensors = {"w": torch.ones(size)}
+            sender.send_beside("b", key, tensors, rate) if beside else sender.send("b", key, tensors)
+
+        send(100_000)
+        for exchange in (sender, receiver):
+            exchange.start_attempt(Attempt(1, 1))
+        send(10)
+        assert receiver.receive(key).tensors["w"].shape == (10,)
+        assert ends["a"].sent_bytes["b"] < 100_000, "of 400 kB that were queued"
+        sender.close()
 
 
 @pytest.mark.parametrize(
