@@ -105,6 +105,7 @@ class Endpoint:
         made = self._peers.pop(peer, None)
         if made is not None:
             made.close(linger_s=0.0)
+            self._inbox.remove_monitor(made.monitor)
 
     def wait_connected(self, peer: str, timeout_s: float) -> None:
         """Wait until the peer admits this endpoint; TryAgain after `timeout_s` seconds."""

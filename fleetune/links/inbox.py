@@ -85,7 +85,8 @@ class Inbox:
         self._replay_guard = ReplayGuard()
         self._lock = threading.Lock()
         self._closed = False
-        self._new_monitors: queue.SimpleQueue[tuple[zmq.Socket[bytes], Callable[[int], None]]] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """What the IO thread has to do with monitors."""
         self._wake_receiver, self._wake_sender = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
         self._wake_receiver.bind("inproc://wake")
         self._wake_sender.connect("inproc://wake")
@@ -96,7 +97,7 @@ class Inbox:
             self._router: self._read,
             self._zap: self._authenticate,
         }
-        self._monitors: list[zmq.Socket[bytes]] = []
+        self._monitors: set[zmq.Socket[bytes]] = set()
         self._poller = zmq.Poller()
         for socket in (self._wake_receiver, self._zap, self._router):
             self._poller.register(socket, zmq.POLLIN)
@@ -107,7 +108,14 @@ class Inbox:
     def add_monitor(self, monitor: zmq.Socket[bytes], on_event: Callable[[int], None]) -> None:
         """Have the IO thread call `on_event` with every event of a monitor socket, which `close` closes."""
         with self._lock:
-            self._new_monitors.put((monitor, on_event))
+            self._monitors.add(monitor)
+            self._changes.put(lambda: self._register_monitor(monitor, on_event))
+            self._wake(b"monitor")
+
+    def remove_monitor(self, monitor: zmq.Socket[bytes]) -> None:
+        """Have the IO thread close a monitor socket, whose monitored socket must be closed before."""
+        with self._lock:
+            self._changes.put(lambda: self._drop_monitor(monitor))
             self._wake(b"monitor")
 
     def close(self) -> None:
@@ -121,8 +129,6 @@ class Inbox:
             self._closed = True
             self._wake(b"close")
         self._thread.join()
-        while not self._new_monitors.empty():
-            self._monitors.append(self._new_monitors.get()[0])
         self._close_monitors()
 
     def _wake(self, word: bytes) -> None:
@@ -133,7 +139,9 @@ class Inbox:
         set_socket_options(self._router)
         self._router.maxmsgsize = max(FRAME_BYTES, MAX_HEADER_BYTES) + FRAME_SLACK_BYTES
         configure_curve_server(self._router, keys.secret)
-        self._register_monitor(self._router.get_monitor_socket(HANDSHAKE_FAILURES), self._handshake_failed)
+        monitor = self._router.get_monitor_socket(HANDSHAKE_FAILURES)
+        self._monitors.add(monitor)
+        self._register_monitor(monitor, self._handshake_failed)
         try:
             self._router.bind(bind)
         except zmq.ZMQError as error:
@@ -157,10 +165,12 @@ class Inbox:
     def _poll_once(self) -> bool:
         """Wait for socket events and handle them; False after a request to close."""
         for socket, _ in self._poller.poll():
-            if socket is not self._wake_receiver:
+            if socket in self._handlers:
                 self._handlers[socket]()
+            elif socket is not self._wake_receiver:  # a monitor that was dropped just now
+                continue
             elif self._wake_receiver.recv() == b"monitor":
-                self._register_monitor(*self._new_monitors.get_nowait())
+                self._changes.get_nowait()()
             else:
                 return False
         return True
@@ -169,9 +179,15 @@ class Inbox:
         def handle() -> None:
             on_event(int(parse_monitor_message(monitor.recv_multipart())["event"]))
 
-        self._monitors.append(monitor)
         self._handlers[monitor] = handle
         self._poller.register(monitor, zmq.POLLIN)
+
+    def _drop_monitor(self, monitor: zmq.Socket[bytes]) -> None:
+        del self._handlers[monitor]
+        self._poller.unregister(monitor)
+        with self._lock:
+            self._monitors.discard(monitor)
+        monitor.close(linger=0)
 
     def _read(self) -> None:
         """Read a bounded number of messages, so that the authenticator is served in between."""

@@ -1,5 +1,6 @@
 """Connections that break while messages are in transit."""
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -66,6 +67,29 @@ def test_a_break_between_messages_loses_none() -> None:
         assert second is not None and second.message.kind == "second"
         assert bob.lost == 0
         until(lambda: ann.down_s == {})  # bob may receive before ann is told that she is connected
+
+
+def test_peers_that_come_and_go_leave_nothing_behind() -> None:
+    """Bug: each peer that was dropped left a socket and a descriptor, so that a run in which devices come back again
+    and again came to the end of its descriptors.
+    """
+
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with Endpoint("ann", KEYS["ann"], LISTED, run="r", note=lambda _: None) as ann:
+
+        def meet() -> None:
+            with Endpoint("bob", KEYS["bob"], LISTED, run="r", note=lambda _: None) as bob:
+                ann.connect("bob", bob.address, KEYS["bob"].public)
+                ann.wait_connected("bob", PATIENCE_S)
+                ann.disconnect("bob")
+
+        meet()
+        before = open_files()
+        for _ in range(10):
+            meet()
+        until(lambda: open_files() <= before)  # zmq closes sockets in a thread of its own
 
 
 def test_a_lasting_disconnection_is_reported() -> None:
