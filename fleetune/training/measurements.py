@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from typing_extensions import Buffer
 
@@ -17,6 +17,7 @@ DRIFT = 1e-4
 """Seconds per second that two machines' clocks may drift apart: twice the tolerance of a quartz clock."""
 MAX_SAMPLES = 64
 KEPT_ROUNDS = 16
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,39 @@ class MeasuredRound:
     """(source, target) -> bytes."""
 
 
+class NearMedian(Generic[T]):
+    """The KEPT_ROUNDS of all values whose durations are nearest to the median so far."""
+
+    def __init__(self) -> None:
+        self._ordered_s: list[float] = []
+        self._kept: dict[int, tuple[float, T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, number: int, duration_s: float, value: T) -> None:
+        """Add a value; if too many are kept, drop the one that is farthest from the median so far."""
+        bisect.insort(self._ordered_s, duration_s)
+        self._kept[number] = (duration_s, value)
+        if len(self._kept) > KEPT_ROUNDS:
+            del self._kept[max(self._kept, key=lambda n: self._distance(n, self.median_s))]
+
+    @property
+    def median_s(self) -> float:
+        """The median of all durations, the greater one of two."""
+        return self._ordered_s[len(self._ordered_s) // 2]
+
+    def nearest(self, duration_s: float) -> T | None:
+        """Return the kept value that is nearest to a duration; None if there is none."""
+        number = min(self._kept, key=lambda n: self._distance(n, duration_s), default=None)
+        return None if number is None else self._kept[number][1]
+
+    def _distance(self, number: int, duration_s: float) -> tuple[float, int]:
+        return abs(self._kept[number][0] - duration_s), number
+
+
 class RoundMeasurements:
-    """Memory peaks, and the rows and sent bytes of the KEPT_ROUNDS rounds that are nearest to the median."""
+    """Memory peaks, and the rows and sent bytes of the rounds that are nearest to the median, and of averages."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
@@ -120,14 +152,13 @@ class RoundMeasurements:
         """The same in the rounds of the first plan."""
         self.plans: dict[int, Plan] = {}
         """Those that followed the first one, by their revision."""
-        self.averages: list[list[TimelineRow]] = []
-        """Rows of the averages over lanes."""
+        self._averages, self._averaged = NearMedian[list[TimelineRow]](), 0
+        """Rows of averages over lanes, and how many averages there were."""
         self.newest: list[TimelineRow] = []
         """Rows of the round that was added last."""
         self.revised_from_round: int | None = None
         """First round of a plan that followed the first one; rows of those rounds are not kept."""
-        self._ordered_s: list[float] = []
-        self._kept: dict[int, MeasuredRound] = {}
+        self._rounds = NearMedian[MeasuredRound]()
 
     def revised(self, round: int, plan: Plan) -> None:
         """Note that another plan than the first one trains this round."""
@@ -141,22 +172,20 @@ class RoundMeasurements:
             self.peaks_of_first[device] = self.peaks[device]
 
     def add(self, round: int, measured: MeasuredRound) -> None:
-        """Add a round; if too many are kept, drop the one that is farthest from the median so far."""
+        """Add a round."""
         self.newest = measured.rows
-        if self.revised_from_round is not None:
-            return
-        bisect.insort(self._ordered_s, measured.round_s)
-        self._kept[round] = measured
-        if len(self._kept) > KEPT_ROUNDS:
-            median_s = self._ordered_s[len(self._ordered_s) // 2]
-            del self._kept[max(self._kept, key=lambda r: (abs(self._kept[r].round_s - median_s), r))]
+        if self.revised_from_round is None:
+            self._rounds.add(round, measured.round_s, measured)
+
+    def add_average(self, rows: list[TimelineRow]) -> None:
+        """Add an average over lanes."""
+        self._averages.add(self._averaged, span_s(rows), rows)
+        self._averaged += 1
 
     def median_average(self) -> list[TimelineRow]:
-        """Return the rows of the average of median duration; empty without any."""
-        ordered = sorted(self.averages, key=span_s)
-        return ordered[len(ordered) // 2] if ordered else []
+        """Return the rows of the average of median duration, or of one that is near; empty without any."""
+        return (self._averages.nearest(self._averages.median_s) or []) if self._averaged else []
 
     def median_round(self, median_s: float) -> MeasuredRound | None:
         """Return the kept round that is nearest to the median; None if there is none."""
-        nearest = min(self._kept, key=lambda r: (abs(self._kept[r].round_s - median_s), r), default=None)
-        return None if nearest is None else self._kept[nearest]
+        return self._rounds.nearest(median_s)

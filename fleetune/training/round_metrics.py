@@ -59,7 +59,7 @@ def round_metrics(
     for row in reported:
         (averaged if parse_action(row.action).letter == AVERAGE else of_round).append(row)
     if averaged:
-        measured.averages.append(timeline(averaged))  # they followed the round before
+        measured.add_average(timeline(averaged))  # they followed the round before
     rows = timeline(of_round)
     sent_bytes: dict[tuple[str, str], int] = {}
     for device, header in ready.items():

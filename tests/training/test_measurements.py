@@ -128,12 +128,27 @@ def test_rows_of_a_few_rounds_near_the_median_are_kept() -> None:
     lasting_s = [5.0 + rng.random() if n < 300 else 1.0 + rng.random() for n in range(2000)]
     for number, round_s in enumerate(lasting_s):
         seen.add(number, MeasuredRound(round_s, [row(start_s=float(number))], {("d0", "d1"): number}))
-        assert len(seen._kept) <= KEPT_ROUNDS
+        assert len(seen._rounds) <= KEPT_ROUNDS
     median_s = statistics.median(lasting_s)
     nearest = seen.median_round(median_s)
     assert nearest is not None
     number = nearest.sent_bytes["d0", "d1"]
     assert nearest.rows == [row(start_s=float(number))] and abs(lasting_s[number] - median_s) < 0.02
+
+
+def test_rows_of_a_few_averages_near_the_median_are_kept() -> None:
+    """Bug: every average's rows stayed in memory, although one is reported."""
+    rng = random.Random(3)
+    seen, lasting_s = RoundMeasurements(), [1.0 + rng.random() for _ in range(2000)]
+    assert seen.median_average() == []
+    for number, average_s in enumerate(lasting_s):
+        seen.add_average([replace(row(start_s=0.0, bytes=number), end_s=average_s)])
+        if number < KEPT_ROUNDS:  # as long as all are kept, it is the very one
+            (found,) = seen.median_average()
+            assert found.end_s == sorted(lasting_s[: number + 1])[(number + 1) // 2]
+    assert len(seen._averages) <= KEPT_ROUNDS
+    (found,) = seen.median_average()
+    assert lasting_s[found.bytes] == found.end_s and abs(found.end_s - statistics.median(lasting_s)) < 0.02
 
 
 def test_without_rounds_there_is_no_median_round() -> None:
