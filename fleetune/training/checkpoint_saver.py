@@ -64,5 +64,9 @@ class CheckpointSaver:
         """
         kept = {*self.also_kept(), *([self.newest.mark.round] if self.newest else [])}
         self.newest = mark_complete(self._work, done, shards, commits, kept)
+        self.put_off()
+
+    def put_off(self) -> None:
+        """Count the interval to the next checkpoint from now, whether this one is complete or has failed."""
         self._last_s = self._clock()
         self._took_s = self._last_s - self._began_s

@@ -232,7 +232,7 @@ def mark_complete(
         mark = CheckpointMark(round=round, files=tuple(shards), digests=digests)
         bad = first_damaged(folder, mark, digests)
         if bad:
-            raise TryAgain(f"{bad}; run again to go on from the checkpoint before")
+            raise TryAgain(f"{bad}; those before it are kept")
         for name in shards:  # shards fetched from another machine may not be on disk yet
             sync(folder / name)
         write_text(json_io.text(mark), folder / MARK)

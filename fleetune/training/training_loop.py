@@ -13,21 +13,17 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import PROCESS
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code, first_line
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, first_line
+from fleetune.filesystem import STORE, disk_error
 from fleetune.monitoring import EventLog
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
-from fleetune.recovery.holdings import INITIAL, History, Restoration, Version
+from fleetune.recovery.holdings import INITIAL, History, Restoration
 from fleetune.training.checkpoint_saver import CheckpointSaver
-from fleetune.training.checkpoints import (
-    COMMITS,
-    SAVE,
-    FileDigest,
-    StoredCheckpoint,
-    checkpoint_folder,
-)
+from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint, checkpoint_folder
 from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
 from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, MessageLost, NotBack, Said
+from fleetune.training.end_error import end_error
 from fleetune.training.exchange import attempt_of
 from fleetune.training.loss_scale import next_scale, step_scales
 from fleetune.training.measurements import RoundMeasurements, busy_s
@@ -43,6 +39,7 @@ from fleetune.training.round_metrics import round_metrics
 from fleetune.training.task import TrainingTask
 from fleetune.training.validation import Validation
 from fleetune.training.worker_group import WorkerGroup
+from fleetune.training.written_shards import WrittenShards
 
 
 class TrainingLoop:
@@ -80,7 +77,7 @@ class TrainingLoop:
         self._ready: dict[str, Mapping[str, Any]] = {}
         self._commit: dict[str, Any] | None = None
         self._metrics: RoundMetrics | None = None
-        self._shards: dict[Version, dict[str, FileDigest]] = {}
+        self._shards = WrittenShards()
         self._newest_loss: FleetuneError | None = None
         self._parcels: StoredParcels | None = None
         """Of the checkpoint that devices are going back to."""
@@ -130,7 +127,8 @@ class TrainingLoop:
                     while self._end is None:
                         for event in self._events_of(self._workers.receive()):
                             self._tell(event)
-                    self._raise_end(self._end)
+                    if self._end.exit_code:
+                        raise end_error(self._end, self._cause, self._newest_loss)
         finally:
             self._validation.close()
             self._log.close()
@@ -201,9 +199,7 @@ class TrainingLoop:
                 self._parcels.send(self._workers.exchange, device, int(header["parcel"]))
             elif said.kind == "saved":
                 version = parse_version(header)
-                shards = self._shards.setdefault(version, {})
-                for each in header["shards"]:
-                    shards[str(each["file"])] = FileDigest(bytes=int(each["bytes"]), sha256=str(each["sha256"]))
+                self._shards.add(version, header["shards"])
                 yield p.Saved(device=device, version=version)
             elif said.kind == "backed_up":
                 yield p.BackedUp(device=device, version=parse_version(header))
@@ -370,10 +366,17 @@ class TrainingLoop:
         return ()
 
     def _complete(self, command: p.CompleteCheckpoint) -> Iterable[p.Event]:
-        done = command.version.rounds
-        self._workers.collect(command.devices, checkpoint_folder(self._task.work, done))
-        self._saver.complete(done, self._shards.pop(command.version), self._log.text_of(done))
-        return (p.CheckpointComplete(version=command.version),)
+        """Complete a checkpoint; one whose files cannot be had, or are damaged, costs nothing but itself."""
+        version, work, shards = command.version, self._task.work, self._shards.take(command.version)
+        try:
+            self._workers.collect(command.devices, checkpoint_folder(work, version.rounds))
+            self._saver.complete(version.rounds, shards, self._log.text_of(version.rounds))
+        except TryAgain as error:
+            if disk_error(error, {STORE: work}) is not None:  # it would take no later one either
+                raise
+            self._saver.put_off()
+            return (p.CheckpointFailed(version=version, reason=f"no checkpoint of round {version.rounds}: {error}"),)
+        return (p.CheckpointComplete(version=version),)
 
     def _score(self, command: p.Score) -> Iterable[p.Event]:
         self._validation.ask(command.version.rounds)
@@ -387,14 +390,3 @@ class TrainingLoop:
     def _note_end(self, command: p.End) -> Iterable[p.Event]:
         self._end = command
         return ()
-
-    def _raise_end(self, end: p.End) -> None:
-        """Raise the error that ends a training, unless it is done; what was lost comes before what follows from it."""
-        if not end.exit_code:
-            return
-        newest = self._newest_loss
-        if newest is not None and isinstance(self._cause, p.Ended | p.Gap):
-            raise newest
-        if newest is not None and isinstance(self._cause, p.NoPlan):
-            raise type(newest)(f"{newest}; the devices that are left cannot go on: {end.reason}")
-        raise by_exit_code(end.exit_code, end.reason)

@@ -1,0 +1,95 @@
+"""A checkpoint that cannot be completed costs nothing but itself, unless the coordinator's disk is at fault."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts.training_request import TrainingRequest
+from fleetune.errors import TryAgain
+from fleetune.launching import Command, Job
+from fleetune.training.checkpoints import checkpoint_folder, newest_complete
+from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.runs import plan, prepared, run_plan
+from tests.training.test_recovery import Recording
+
+TRAINING = TrainingRequest(
+    rounds=6, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=2
+)
+
+
+class Failing:
+    """A job whose files of one checkpoint cannot be fetched as they were written; all else is the job's."""
+
+    def __init__(self, job: Job, fail: Callable[[Path], None]) -> None:
+        self._job, self._fail = job, fail
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def collect(self, folder: Path) -> None:
+        """Fetch what it wrote of a checkpoint."""
+        if folder.name == checkpoint_folder(Path(), 4).name:
+            self._fail(folder)
+
+
+class FailingLauncher(Recording):
+    """Starts jobs whose files cannot be fetched."""
+
+    def __init__(self, fail: Callable[[Path], None]) -> None:
+        super().__init__()
+        self._fail = fail
+
+    def start(self, command: Command) -> Job:
+        """Start a command."""
+        return Failing(super().start(command), self._fail)  # type: ignore[return-value]
+
+
+def unreachable(folder: Path) -> None:
+    """An engine that is just being restarted."""
+    raise TryAgain(f"{folder} could not be fetched from its container (connection refused)")
+
+
+def damage(folder: Path) -> None:
+    """A transfer or a disk that damages a file."""
+    next(folder.glob("*.safetensors")).write_bytes(b"as a bad disk has it")
+
+
+def full(folder: Path) -> None:
+    """No room on the coordinator's disk."""
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError as error:
+        raise TryAgain(f"{folder} could not be written ({error.strerror}): make room") from None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fail", "why"), [(unreachable, "connection refused"), (damage, "is damaged")])
+def test_a_training_goes_on_without_a_checkpoint_that_failed(
+    fail: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
+    """Bug: an engine that could not be asked after a device had written its shard ended the training, although nothing
+    was lost. The user is told, and the next checkpoint is complete again.
+    """
+    ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
+    said = list[str]()
+    made = plan(ready.units, [], [[8]])
+    metrics = run_plan(ready, made, TRAINING, tmp_path / "run", launcher=FailingLauncher(fail), note=said.append)
+    assert len(metrics.rounds) == TRAINING.rounds
+    assert [each for each in said if each.startswith("no checkpoint of round 4: ") and why in each], said
+    found = newest_complete(tmp_path / "run" / "work", said.append)
+    assert found is not None and found.mark.round == TRAINING.rounds
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_ends_a_training(tmp_path: Path) -> None:
+    """It would take no later checkpoint either: the run exits with 75 and words, and the checkpoint before is there."""
+    ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
+    said = list[str]()
+    with pytest.raises(TryAgain, match="No space left on device") as caught:
+        run_plan(ready, plan(ready.units, [], [[8]]), TRAINING, tmp_path / "run", launcher=FailingLauncher(full))
+    assert caught.value.exit_code == 75
+    found = newest_complete(tmp_path / "run" / "work", said.append)
+    assert found is not None and found.mark.round == 2
