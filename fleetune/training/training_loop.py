@@ -81,7 +81,8 @@ class TrainingLoop:
         self._newest_loss: FleetuneError | None = None
         self._parcels: StoredParcels | None = None
         """Of the checkpoint that devices are going back to."""
-        self._limited = False
+        self._begun = False
+        """True once a round was started."""
         self._patience = Patience(lambda: self._workers.now_s(), task.training.rounds)
         self._returns = Returns(lambda: self._workers.now_s(), task.training.rounds, task.spares)
         self._new = False
@@ -282,7 +283,7 @@ class TrainingLoop:
         for device, order in orders.items():
             told = json_io.dump(replace(order, addresses=addresses, gone=gone))
             self._workers.send([device], "move", {"attempt": command.attempt, "order": told})
-        if self._limited:
+        if self._begun:
             self._tell_recovery(command)
         return ()
 
@@ -292,7 +293,7 @@ class TrainingLoop:
 
     def _is_away(self, device: str) -> bool:
         """Return whether a device may not see this disk, but what was put on its own when it started."""
-        return (self._limited or self._new) and self._task.fleet.device(device).launcher != PROCESS
+        return (self._begun or self._new) and self._task.fleet.device(device).launcher != PROCESS
 
     def _tell_recovery(self, command: p.Move) -> None:
         told = self._revisions.describe_recovery(command, self._state.history.rounds)
@@ -313,9 +314,8 @@ class TrainingLoop:
         return ()
 
     def _start_round(self, command: p.StartRound) -> Iterable[p.Event]:
-        if not self._limited or self._new:
-            self._workers.limit_cpu()
-            self._limited, self._new = True, False
+        self._workers.limit_cpu()
+        self._begun, self._new = True, False
         scale = next_scale(self._task.model, self._log.rounds)
         told = {"attempt": command.attempt, "round": command.round, "loss_scale": scale}
         self._workers.send(command.devices, "start", told)

@@ -70,6 +70,8 @@ class WorkerGroup:
         run = secrets.token_hex(8)
         self._attempt = FIRST_ATTEMPT
         self._jobs: dict[str, Job] = {}
+        self._unlimited = set[str]()
+        """Devices whose workers are not held to their CPU shares yet."""
         self._received: list[Found] = []
         self._liveness = Liveness(COORDINATOR, task.plan.objective, time.monotonic)
         keys, own_keys = {device: new_key_pair() for device in self.devices}, new_key_pair()
@@ -165,9 +167,17 @@ class WorkerGroup:
         return {device: address for device, address in self._connected.items() if device in self._back}
 
     def limit_cpu(self) -> None:
-        """Hold all workers to their devices' CPU shares, once they have loaded."""
-        for device in self.living:
-            self._jobs[device].limit_cpu()
+        """Hold the workers that have come since the last call to their devices' CPU shares, once they have loaded.
+
+        Where that fails, as an engine cannot be asked, the user is told, and it is tried again with the next call.
+        """
+        for device in [each for each in self.living if each in self._unlimited]:
+            try:
+                self._jobs[device].limit_cpu()
+            except TryAgain as error:
+                self._task.note(f"device {device} may compute faster than its share: {error}")
+            else:
+                self._unlimited.discard(device)
 
     def _is_old(self, header: Mapping[str, Any]) -> bool:
         return "attempt" in header and attempt_of(header) < self._attempt
@@ -213,8 +223,12 @@ class WorkerGroup:
         task = self._task
         task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         for device in self.living:
-            self._jobs[device] = task.sites.launcher(device).start(self._commands.of(device, state))
-            self._watch.watch_end(device, self._jobs[device])
+            self._adopt(device, task.sites.launcher(device).start(self._commands.of(device, state)))
+
+    def _adopt(self, device: str, job: Job) -> None:
+        self._jobs[device] = job
+        self._unlimited.add(device)
+        self._watch.watch_end(device, job)
 
     def _connect_workers(self) -> None:
         """Send every worker the addresses of the others, once all have said hello."""
@@ -246,8 +260,7 @@ class WorkerGroup:
     def _handle(self, received: Received) -> None:
         device, kind, header = received.sender, received.message.kind, received.message.header
         if device in self._returning and kind == "hello":
-            self._jobs[device] = self._returning.take(device)
-            self._watch.watch_end(device, self._jobs[device])
+            self._adopt(device, self._returning.take(device))
             self._gone.discard(device)
             self._connect(device, header)
             self._back.add(device)
