@@ -18,6 +18,7 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import MODEL_MODULES, Command, Job, Launcher, describe_exit
+from fleetune.launching.job import exit_code_after_output
 from fleetune.store import Ingredients, Store
 from flows.tracking import EventListener, StageEvent
 from stages.catalog import StageSpec
@@ -70,7 +71,7 @@ def listen_to_end(spec: StageSpec, job: Job, listen: EventListener, resumed: Cal
             if event["event"] == "resumed":
                 resumed(str(event.get("text", "")))
             listen(StageEvent(stage=spec.name, kind="note", text=str(event.get("text", ""))))
-    code = job.wait()
+    code = exit_code_after_output(job, f"stage {spec.name}")
     if code:
         last = job.tail(1).strip()
         raise by_exit_code(

@@ -12,6 +12,7 @@ from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.tasks import predicts_tokens
 from fleetune.data.prepared_data import LABELS, PreparedData
 from fleetune.models.loss import FLOAT32_BYTES, loss_sum
+from fleetune.models.source import text_part
 
 LOGITS_BYTES = 256 * 2**20
 """Most bytes of a batch's logits in float32, unless those of one sample are more."""
@@ -23,7 +24,7 @@ FLOAT64_BYTES = 8
 def vocabulary(model: Any) -> int | None:
     """Return the number of tokens that a model chooses from; None if its configuration does not say."""
     config = getattr(model, "config", None)
-    found = None if config is None else getattr(config.get_text_config(), "vocab_size", None)
+    found = None if config is None else getattr(text_part(config), "vocab_size", None)
     return None if found is None else int(found)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fleetune.contracts.record import record
+from fleetune.errors import TryAgain
 from fleetune.formatting import gigabytes
 
 OUT_OF_MEMORY_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -27,6 +28,10 @@ SPIN_COUNT = 10_000
 up to ten times as long (a spinning thread keeps the core from the thread it waits for); 0 costs an idle machine a
 quarter of the gain. On 2 cores, MiniLM, speed relative to one thread: idle 1.68 (300,000), 1.65 (10,000), 1.29 (0);
 beside one other process on the same cores 0.2-0.55, 0.63, 0.90."""
+
+
+AFTER_OUTPUT_S = 60.0
+"""A command ends right after its output, unless the connection to its engine is lost."""
 
 
 def thread_environment(threads: int) -> dict[str, str]:
@@ -129,3 +134,17 @@ def describe_exit(code: int) -> str:
         except ValueError:
             pass
     return f"ended with exit code {code}"
+
+
+def exit_code_after_output(job: Job, what: str) -> int:
+    """Return the exit code of a command whose output has ended.
+
+    TryAgain if it does not come: then the output has ended because the connection to its engine is gone.
+    """
+    code = job.wait(AFTER_OUTPUT_S)
+    if code is None:
+        raise TryAgain(
+            f"{what}: its output has ended, and for {AFTER_OUTPUT_S:.0f} s nothing tells whether it has, too; see that "
+            "its machine is on, and that the engine there answers, and run it again"
+        )
+    return code

@@ -30,6 +30,7 @@ from fleetune.data.local_data import (
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Sites, describe_exit, open_sites
+from fleetune.launching.job import exit_code_after_output
 from fleetune.launching.placement import FleetPlacement
 from fleetune.launching.running_jobs import RunningJobs
 from fleetune.models.source import input_spec, local_folders, with_local_source
@@ -161,7 +162,7 @@ def _answer(
             continue
         if last.get("event") == PROGRESS:
             progress(f"{last['what']} on {device}", last["done"], last["total"], last["unit"])
-    code = job.wait() or 0
+    code = exit_code_after_output(job, f"data.local.{device}")
     job.stop()
     event = last.pop("event", "")
     if code == 0 and event in (DIGEST, SURVEYED, PREPARED):

@@ -24,7 +24,7 @@ from fleetune.launching import (
     describe_used_memory,
     thread_environment,
 )
-from fleetune.launching.job import OUT_OF_MEMORY_CODES
+from fleetune.launching.job import OUT_OF_MEMORY_CODES, exit_code_after_output
 from fleetune.launching.running_jobs import RunningJobs
 from fleetune.models.source import local_folders, with_local_source
 from fleetune.profiling.cache import cache_key
@@ -83,7 +83,7 @@ def run_measuring_job(
     job = launcher.start(command)
     running.add(job)
     messages = _listen(job, progress)
-    code = job.wait()
+    code = exit_code_after_output(job, f"device {spec.device.name}: {spec.activity}")
     if code != 0 or messages.last.get("event") != spec.result_event:
         raise _failure(task, spec, job, messages)
     return messages.last

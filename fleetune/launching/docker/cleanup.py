@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import datetime
@@ -34,6 +34,7 @@ ATTEMPTS = 5
 STOPPED_STATES = ("created", "dead", "exited")
 DONE = b"done\n"
 REAPER_EXIT_TIMEOUT_S = 10.0
+REAPER_PATIENCE_S, REAPER_RETRY_S = 600.0, 15.0
 CREATION_S = 3.0
 """Seconds in which an engine ends a creation whose client has gone."""
 
@@ -78,16 +79,16 @@ def owner_label(pid: int) -> str:
     return f"{here.id}:{here.boot}:{here.namespace}/{pid}/{start_ticks(pid)}"
 
 
-def remove(client: Any, token: str) -> None:
-    """Remove everything that a session has made."""
-    _remove_all(client, {"label": f"{RUN_LABEL}={token}"})
+def remove(client: Any, token: str) -> bool:
+    """Remove everything that a session has made; True if the engine says that nothing of it is left."""
+    return _remove_all(client, {"label": f"{RUN_LABEL}={token}"})
 
 
-def remove_session(client: Any, token: str, pause: Callable[[float], None]) -> None:
-    """Remove what a killed process has made, and then what the engine was still making for it."""
+def remove_session(client: Any, token: str, pause: Callable[[float], None]) -> bool:
+    """Remove what a killed process has made, and then what the engine was still making for it; True if it is gone."""
     remove(client, token)
     pause(CREATION_S)
-    remove(client, token)
+    return remove(client, token)
 
 
 def remove_by_address(client: Any, address: str) -> None:
@@ -95,8 +96,8 @@ def remove_by_address(client: Any, address: str) -> None:
     _remove_all(client, {"label": f"{ENGINE_LABEL}={address}"})
 
 
-def _remove_all(client: Any, filters: dict[str, str]) -> None:
-    """Remove containers first, because they use networks and volumes."""
+def _remove_all(client: Any, filters: dict[str, str]) -> bool:
+    """Remove containers first, because they use networks and volumes; True if the engine says that nothing is left."""
     for _ in range(ATTEMPTS):  # a container that is just starting or ending may refuse
         containers = list(_listed(lambda: _containers(client, filters)))
         if not containers:
@@ -104,6 +105,11 @@ def _remove_all(client: Any, filters: dict[str, str]) -> None:
         _remove(containers)
     _remove(_listed(lambda: client.networks.list(filters=filters)))
     _remove(_listed(lambda: client.volumes.list(filters=filters)))
+    try:
+        left = [*_containers(client, filters), *client.networks.list(filters=filters)]
+        return not (left or client.volumes.list(filters=filters))
+    except ENGINE_ERRORS:
+        return False
 
 
 def remove_orphans_here() -> int:
@@ -203,7 +209,7 @@ class Reaper:
     """A child process that removes a session if this process is killed.
 
     It waits on its stdin: `done` means that nothing is left to remove, end of file without it means that this process
-    is gone.
+    is gone, or could not remove everything. Engines that do not answer are asked for REAPER_PATIENCE_S.
     """
 
     def __init__(self, task: ReaperTask) -> None:
@@ -230,6 +236,11 @@ class Reaper:
             self._process.kill()
             self._process.wait()
 
+    def leave(self) -> None:
+        """Let the reaper remove what this process could not, after its end; safe to repeat."""
+        with suppress(BrokenPipeError):
+            self._stdin.close()
+
     def _send(self, line: bytes) -> None:
         with suppress(BrokenPipeError):
             self._stdin.write(line)
@@ -243,11 +254,25 @@ def main() -> int:
     task = json_io.parse(ReaperTask, sys.stdin.buffer.readline(), "reaper task")
     if sys.stdin.buffer.readline() == DONE:
         return 0
-    for engine in (*task.engines, *([None] if task.local else [])):
-        with suppress(FleetuneError):
-            with closing(connect(engine)) as client:
-                remove_session(client, task.token, time.sleep)
+    remove_patiently([*task.engines, *([None] if task.local else [])], task.token, time.sleep)
     return 0
+
+
+def remove_patiently(engines: Sequence[Engine | None], token: str, pause: Callable[[float], None]) -> None:
+    """Remove a session from engines, and ask those again, for REAPER_PATIENCE_S, that do not answer. None: this
+    machine's."""
+    left = list(engines)
+    for _ in range(round(REAPER_PATIENCE_S / REAPER_RETRY_S)):
+        left = [engine for engine in left if not _removed(engine, token, pause)]
+        if not left:
+            return
+        pause(REAPER_RETRY_S)
+
+
+def _removed(engine: Engine | None, token: str, pause: Callable[[float], None]) -> bool:
+    with suppress(FleetuneError, *ENGINE_ERRORS), closing(connect(engine)) as client:
+        return remove_session(client, token, pause)
+    return False
 
 
 if __name__ == "__main__":

@@ -109,6 +109,8 @@ class Session:
         self.descriptions: dict[str, EngineDescription] = {}
         self.labels = cleanup.session_labels(self.token)
         self._contexts: list[EngineContext] = []
+        self._left = False
+        """True if an engine may still have something of this session."""
         named = tuple(engine for engine in wanted if engine is not None)
         self._reaper = Reaper(ReaperTask(token=self.token, engines=named, local=None in wanted))
 
@@ -148,13 +150,16 @@ class Session:
         return context
 
     def close(self) -> None:
-        """Remove everything that was made; safe to repeat."""
+        """Remove everything that was made, or leave what an engine does not let go to the reaper; safe to repeat."""
         while self._contexts:
             context = self._contexts[-1]
-            cleanup.remove(context.client, self.token)
+            self._left |= not cleanup.remove(context.client, self.token)
             context.client.close()
             self._contexts.pop()
-        self._reaper.dismiss()
+        if self._left:
+            self._reaper.leave()
+        else:
+            self._reaper.dismiss()
 
 
 def bind_mount(folder: Path, *, read_only: bool) -> Mount:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import fleet as contracts_engine
+from fleetune.errors import TryAgain
 from fleetune.launching.docker import cleanup, session
 from fleetune.launching.docker.cleanup import UNKNOWN, MachineIdentity
 from fleetune.launching.docker.engine_client import EngineDescription, Image
@@ -39,16 +40,21 @@ class Engine:
     def __init__(self, *things: Thing, networks: tuple[Thing, ...] = (), volumes: tuple[Thing, ...] = ()) -> None:
         self.containers, self.networks, self.volumes = (Listing(each) for each in (things, networks, volumes))
 
+    def close(self) -> None:
+        """As in the docker library."""
+
 
 class Listing:
     """The containers, networks or volumes of a fake engine."""
 
     def __init__(self, things: tuple[Thing, ...]) -> None:
-        self.things = things
+        self.things, self.silent = things, False
 
     def list(self, **_: object) -> list[Thing]:
         """As in the docker library."""
-        return list(self.things)
+        if self.silent:
+            raise ConnectionError("the engine does not answer")
+        return [thing for thing in self.things if not thing.removed]
 
 
 def container(owner: str, made_s: float, status: str = "exited", token: str = "t") -> Thing:
@@ -136,6 +142,32 @@ def test_a_container_that_was_being_created_is_removed() -> None:
     assert late.removed
 
 
+def test_what_an_engine_does_not_let_go_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: an engine that did not answer at the end of a run counted as one without containers, and kept them. Nothing
+    is gone before the engine says so; until then it is asked again, and so are engines that cannot be reached."""
+    left, pauses = container(owner(), LATER), list[float]()
+    engine = Engine(left)
+    engine.volumes.silent = True
+    assert not cleanup.remove(engine, "t") and left.removed
+    engine.volumes.silent = False
+    assert cleanup.remove(engine, "t")
+    tries: list[Any] = []
+
+    def connect(asked: Any) -> Engine:
+        tries.append(asked)
+        if len(tries) < 3:
+            raise TryAgain("unreachable")
+        return engine
+
+    monkeypatch.setattr(cleanup, "connect", connect)
+    cleanup.remove_patiently([None], "t", pauses.append)
+    assert len(tries) == 3 and pauses == [cleanup.REAPER_RETRY_S] * 2 + [cleanup.CREATION_S]
+    engine.containers.silent = True
+    pauses.clear()
+    cleanup.remove_patiently([None], "t", pauses.append)
+    assert sum(p for p in pauses if p == cleanup.REAPER_RETRY_S) == cleanup.REAPER_PATIENCE_S
+
+
 def sweep(engine: Engine, *, own: bool, machine: MachineIdentity = HERE) -> None:
     """Remove orphans as that machine does."""
     with pytest.MonkeyPatch.context() as patch:
@@ -159,7 +191,7 @@ def test_things_on_other_machines_carry_the_engines_address(
     monkeypatch.setattr(session, "find_image", lambda *_: image)
     monkeypatch.setattr(session, "describe_engine", lambda _: facts)
     monkeypatch.setattr(cleanup, "remove_orphans", lambda *_, **__: None)
-    monkeypatch.setattr(cleanup, "remove", lambda *_: None)
+    monkeypatch.setattr(cleanup, "remove", lambda *_: True)
     made = Session(())
     try:
         engine = contracts_engine.Engine(name="e", address=address, tls=tls)
