@@ -21,6 +21,7 @@ from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
 from flows.run_log import CommandLog
 from flows.runner import Runner
+from flows.service_files import PRIVATE
 from flows.tracking import EventListener, StageEvent, both, ignore_event
 
 
@@ -74,9 +75,12 @@ def run_made(context: RunContext, make: Callable[[RunContext], Runner], dry_run:
 
 
 def _check_writable(folder: Path) -> None:
-    """Create the folder and write a test file; Refused when that is not permitted, OSError when the disk is full."""
+    """Create the folder, for its owner alone, as it will hold copies of data; one that is there keeps its rights.
+
+    Writes a test file. Refused when that is not permitted, OSError when the disk is full.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(filesystem.FULL_BYTES))
     except OSError as error:

@@ -126,7 +126,8 @@ def make_home(home: Path) -> None:
     """Make the folder of Prefect's files in a store, for this user alone: its database holds all that runs were given,
     and whoever can open the file of a lock can hold the lock.
     """
-    home.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    home.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    home.mkdir(mode=PRIVATE, exist_ok=True)
     found = home.stat()
     if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != PRIVATE:
         home.chmod(PRIVATE)

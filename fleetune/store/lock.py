@@ -71,10 +71,13 @@ class Lock:
 
 
 def is_held(path: Path) -> bool:
-    """Return True if some process holds the lock; False also if the file does not exist."""
-    if not os.path.exists(path):  # nor one that may not be looked at
+    """Return True if some process holds the lock, or only its owner may look; False if the file does not exist."""
+    if not os.path.exists(path):  # nor one in a folder that may not be looked into
         return False
     probe = Lock(path, lambda _: True, shared=True)  # two that look at once do not take each other for a holder
-    free = probe.take()
+    try:
+        free = probe.take()
+    except PermissionError:
+        return True
     probe.release()
     return not free

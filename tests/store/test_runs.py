@@ -147,6 +147,17 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     assert not is_held(path) and not is_held(tmp_path / "never")
 
 
+def test_a_lock_that_only_its_owner_may_look_at_counts_as_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: `fleetune runs` of another user of the machine ended with an unforeseen error at a run that was at work."""
+    (tmp_path / "lock").touch()
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("fleetune.store.lock.os.open", refuse)
+    assert is_held(tmp_path / "lock")
+
+
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     """The lock of a process killed with SIGKILL is free."""
     path = tmp_path / "a.lock"
