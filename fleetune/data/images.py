@@ -116,6 +116,7 @@ def _read(location: str, path: Path) -> bytes:
 
 def _decoded(location: str, encoded: bytes) -> Any:
     from PIL import Image as pillow  # only encoded images need it
+    from PIL import ImageOps
 
     try:
         with warnings.catch_warnings():
@@ -125,7 +126,8 @@ def _decoded(location: str, encoded: bytes) -> Any:
             _check_pixel_count(location, opened.width * opened.height)
             if opened.mode in DEEP or opened.mode.startswith(SIXTEEN_BITS):
                 return _deep(location, np.asarray(opened))
-            return np.asarray(opened.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
+            upright = ImageOps.exif_transpose(opened)  # cameras note how they were held, and leave the pixels
+            return np.asarray(upright.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
     except Refused:
         raise
     except Exception as error:  # a damaged or hostile file can raise any error type

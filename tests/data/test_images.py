@@ -168,6 +168,19 @@ def test_grey_beyond_its_levels_is_refused(dtype: Any, pixels: list[float]) -> N
         as_image("x", encoded(pixels, dtype, "TIFF"), None)
 
 
+@pytest.mark.parametrize(
+    ("orientation", "turned"), [(1, [[0, 1], [2, 3]]), (6, [[2, 0], [3, 1]]), (3, [[3, 2], [1, 0]])]
+)
+def test_photos_are_upright(orientation: int, turned: list[list[int]]) -> None:
+    """A camera that was held upright writes pixels that lie, and says so: viewers turn them, and so does training."""
+    exif, content = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    levels = np.array([[0, 60], [120, 240]], dtype=np.uint8)
+    Image.fromarray(levels).save(content, "PNG", exif=exif)
+    found = np.rint(as_image("x", content.getvalue(), None)[:, :, 0] * 255)
+    assert np.array_equal(found, levels.reshape(-1)[np.array(turned)])
+
+
 SPEC = InputSpec(task="image-classification", image_size=4)
 SHADES = {"cat": 40, "dog": 120, "ant": 200}
 
