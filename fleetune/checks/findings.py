@@ -13,6 +13,7 @@ from fleetune.checks.structure import (
     overcommitted_shares,
     unknown,
     unused_links,
+    wrong_backups,
     wrong_units,
 )
 from fleetune.clock import Clock
@@ -27,7 +28,8 @@ from fleetune.formatting import exact_size
 def findings(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[str, ...]:
     """Return one sentence per fault; empty if the plan can run on this fleet.
 
-    Later checks rely on earlier ones: a plan with unknown devices or units is not checked further.
+    Later checks rely on earlier ones: a plan with unknown devices or units is not checked further, and memory is not where
+    backups are wrong.
     """
     return tuple((*_malformed(plan, fleet, profile), *_infeasible(plan, fleet, profile)))
 
@@ -51,6 +53,7 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     yield from gradients_cut_off(plan, profile)
     yield from unused_links(plan)
     yield from overcommitted_shares(plan)
+    yield from wrong_backups(plan)
     faults = list(order_faults(plan))
     yield from faults
     if not faults:
@@ -59,7 +62,7 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
 
 
 def _infeasible(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
-    if not any(unknown(plan, fleet, profile)):
+    if not any(unknown(plan, fleet, profile)) and not any(wrong_backups(plan)):
         yield from over_memory(plan, fleet, profile)
 
 

@@ -92,6 +92,28 @@ def _unknown_subnets(plan: Plan, profile: Profile) -> Iterator[str]:
         )
 
 
+def wrong_backups(plan: Plan) -> Iterator[str]:
+    """Yield backups of what the plan does not have, and backups that no loss of a device leaves: those whose holder is
+    not in the plan, or trains the segment alone.
+    """
+    owners = {f"{lane.name}/{k}": segment.devices for lane in plan.lanes for k, segment in enumerate(lane.segments)}
+    for backup in plan.backups:
+        place = f"{backup.lane}/{backup.segment}" if backup.lane else "the collector"
+        own = owners.get(place) if backup.lane else (plan.collector,) if plan.collector else None
+        if own is None:
+            yield f"it has a backup of {place}, which is no part of it; its segments are {first_names([*owners])}"
+        elif backup.holder not in plan.devices:
+            yield (
+                f"the backup of {place} is on {backup.holder}, which has no part in the plan; let one of "
+                f"{', '.join(plan.devices)} hold it"
+            )
+        elif own == (backup.holder,):
+            yield (
+                f"the backup of {place} is on {backup.holder}, which alone trains it, so both would be lost together; "
+                "let another device hold it"
+            )
+
+
 _ROUNDING = 1e-6
 """Tolerance for sums of shares."""
 

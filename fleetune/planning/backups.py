@@ -36,9 +36,14 @@ def with_backups(plan: Plan, problem: Problem, clock: Clock) -> Plan:
                 f"device {device} lacks {exact_size(missing)} for its snapshot and the backups of others; give it more "
                 "memory, or set strategy.options.backups=0"
             )
-    slowest_s = max((_seconds(found, problem, each) for each in found.backups), default=0.0)
-    every = max(1, math.ceil(slowest_s / (MOST_OF_THE_TIME * clock.round_s(plan))))
-    return replace(found, backup_every_rounds=every)
+    return replace(found, backup_every_rounds=_rounds_between(found, problem, clock))
+
+
+def _rounds_between(plan: Plan, problem: Problem, clock: Clock) -> int:
+    """Return the rounds between two backups; 1 where a round takes no time, since no number of these takes longer."""
+    slowest_s = max((_seconds(plan, problem, each) for each in plan.backups), default=0.0)
+    round_s = clock.round_s(plan)
+    return max(1, math.ceil(slowest_s / (MOST_OF_THE_TIME * round_s))) if round_s else 1
 
 
 def _free_bytes(plan: Plan, problem: Problem, clock: Clock, device: str) -> int:

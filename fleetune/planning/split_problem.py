@@ -135,7 +135,8 @@ class SplitProblemBuilder:
             return dict.fromkeys(self.roles.clients, most)
         own_s = {name: sum(map(sum, self.clock.unit_times(name, self.samples))) for name in self.roles.clients}
         fastest_s = min(own_s.values())
-        return {name: min(most, max(least, round(most * fastest_s / each_s))) for name, each_s in own_s.items()}
+        parts = {name: fastest_s / each_s if each_s > fastest_s else 1.0 for name, each_s in own_s.items()}
+        return {name: min(most, max(least, round(most * part))) for name, part in parts.items()}
 
     def _parts(self, device: str, cuts: Cuts, *, middle: bool = False) -> list[tuple[float, float]]:
         """(forward, backward) seconds of the two outer parts, or of the middle one."""

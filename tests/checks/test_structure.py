@@ -6,7 +6,7 @@ import pytest
 
 from fleetune.checks import findings, validate
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import Gate, LinkUse, Plan
+from fleetune.contracts.plan import Backup, Gate, LinkUse, Plan
 from fleetune.contracts.profile import Profile, Subnet, SubnetPart
 from fleetune.errors import Infeasible, Refused
 from tests.clock import fleets, ticks
@@ -240,6 +240,33 @@ def test_a_deadlock_over_lanes_is_drawn() -> None:
         "  h  x/1F0 x/1B0 <-- waits y/1F0 y/1B0\n"
         "  y  y/0F0 y/2F0 <-- waits y/2B0 y/0B0"
     )
+
+
+@pytest.mark.parametrize(
+    ("plan", "lane", "number", "holder", "words"),
+    [
+        (SPLIT, "nope", 0, "h", "a backup of nope/0, which is no part of it; its segments are x/0, x/1, x/2, y/0, y/1"),
+        (SPLIT, "x", 7, "h", "a backup of x/7, which is no part of it"),
+        (SPLIT, "", 0, "h", "a backup of the collector, which is no part of it"),
+        (SPLIT, "x", 0, "s", "the backup of x/0 is on s, which has no part in the plan; let one of x, h, y hold it"),
+        (SPLIT, "x", 0, "x", "the backup of x/0 is on x, which alone trains it"),
+        (TUNED, "", 0, "s", "the backup of the collector is on s, which alone trains it"),
+        (SPLIT, "x", 0, "h", ""),
+        (TUNED, "", 0, "y", ""),
+        (fleets.plan(("u0 u1 u2", {"x": 1, "y": 1}, 1)), "main", 0, "y", ""),
+    ],
+)
+def test_a_backup_is_of_a_part_of_the_plan_and_outlives_its_owner(
+    plan: Plan, lane: str, number: int, holder: str, words: str
+) -> None:
+    """A backup names a segment or collector that is there, and another device of the plan; the group of a segment may
+    hold its own. Memory is not counted for what is not there."""
+    kept = replace(plan, backups=(Backup(lane=lane, segment=number, holder=holder),), backup_every_rounds=1)
+    said = told(kept)
+    assert words in said and bool(words) == bool(said)
+    if words:
+        with pytest.raises(Refused, match="backup of"):
+            validate(kept, FLEET, PROFILE)
 
 
 def test_later_checks_are_skipped_after_unknown_names() -> None:

@@ -104,3 +104,12 @@ def test_backups_take_at_most_their_share_of_the_time() -> None:
         busy_s = TRAINED_BYTES * STATE_PER_BYTE / bytes_per_s
         assert busy_s <= MOST_OF_THE_TIME * every * round_s
         assert every == 1 or busy_s > MOST_OF_THE_TIME * (every - 1) * round_s
+
+
+def test_a_round_that_takes_no_time_has_a_backup() -> None:
+    """However slow the link, no number of rounds of 0 s lasts as long as a backup, so each round has one."""
+    posed = problem(123.0)
+    none = ((0.0,),) * 3
+    times = tuple(replace(each, forward_s=none, backward_s=none) for each in posed.profile.times)
+    found = backed_up(chain("a", "b", "c"), replace(posed, profile=replace(posed.profile, times=times)))
+    assert found.backup_every_rounds == 1 and len(found.backups) == 3

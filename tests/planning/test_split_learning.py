@@ -175,6 +175,18 @@ def test_slow_clients_may_run_fewer_micro_batches() -> None:
     assert found.lower_bound is not None and found.lower_bound <= found.objective
 
 
+@pytest.mark.parametrize(("idle", "expected"), [("z", (1, 1, 6)), ("xyz", (6, 6, 6))])
+def test_a_client_that_takes_no_time_runs_all_micro_batches(idle: str, expected: tuple[int, ...]) -> None:
+    """Beside it every other client is slow without bound, and runs the least; equal clients run as many."""
+    posed = five(micro_batches=6, least_micro_batches=1)
+    none = ((0.0,) * len(posed.profile.batch_sizes),) * len(posed.profile.units)
+    times = tuple(
+        replace(each, forward_s=none, backward_s=none) if each.device in idle else each for each in posed.profile.times
+    )
+    plan = solved(replace(posed, profile=replace(posed.profile, times=times))).plan
+    assert tuple(lane.micro_batches or 6 for lane in plan.lanes) == expected
+
+
 def test_devices_with_data_of_their_own_are_the_clients() -> None:
     """Helpers are chosen among the others; a client that is named needs data."""
     free = replace(five(helpers=[]), owners=("h", "y"))
