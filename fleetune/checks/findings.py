@@ -28,7 +28,7 @@ from fleetune.formatting import exact_size
 def findings(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[str, ...]:
     """Return one sentence per fault; empty if the plan can run on this fleet.
 
-    Later checks rely on earlier ones: a plan with unknown devices or units is not checked further, and memory is not where
+    Later checks rely on earlier ones: a plan with unknown devices or units is not checked further, nor is memory where
     backups are wrong.
     """
     return tuple((*_malformed(plan, fleet, profile), *_infeasible(plan, fleet, profile)))

@@ -17,10 +17,14 @@ MOST_OF_THE_TIME = 0.02
 def with_backups(plan: Plan, problem: Problem, clock: Clock) -> Plan:
     """Return the plan in which every segment on a single device is backed up on a device of the next one, cyclically.
 
-    A group of several devices is its own backup. Of the next group, the device with the most free memory holds it. The
-    rounds between two backups are as few as keep their transfers below 2 % of the time. Infeasible, naming a device and
-    its missing bytes, where the memory for snapshots and backups is not there.
+    A group of several devices is its own backup. A plan of one device stays as it is: a snapshot would be lost with it.
+
+    Of the next group, the device with the most free memory holds it. The rounds between two backups are as few as keep
+    their transfers below 2 % of the time. Infeasible, naming a device and its missing bytes, where the memory for
+    snapshots and backups is not there.
     """
+    if len(plan.devices) == 1:
+        return plan
     found = replace(plan, backup_every_rounds=1)
     for lane in plan.lanes:
         for index, segment in enumerate(lane.segments):

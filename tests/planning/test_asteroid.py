@@ -153,6 +153,8 @@ def test_a_fleet_that_is_too_small_names_the_device_and_its_missing_bytes() -> N
         ({"layers": "halves"}, "layers is 'halves'; allowed are units, blocks and a number"),
         ({"layers": 0}, "layers is 0; allowed are"),
         ({"time_limit_s": 0}, "time_limit_s must be a number above 0"),
+        ({"method": "dapple", "every_device": True}, "every_device is an option of method search.* dapple does not"),
+        ({"method": "asteroid", "time_limit_s": 1.0}, "time_limit_s is an option of method search.* asteroid does not"),
         ({"warmup": "P"}, "'P' is not known; allowed are"),
         ({"warmup": [1, 2]}, "increases towards the last"),
         ({"warmup": [4, 3, 2, 1]}, "4 stages"),

@@ -70,6 +70,16 @@ def test_a_segment_on_one_device_is_backed_up_on_the_next_one() -> None:
     assert [(each.segment, each.holder) for each in two.backups] == [(0, "b")]
 
 
+def test_a_plan_of_one_device_has_no_backup_and_holds_no_snapshot() -> None:
+    """What the device loses it loses with its snapshot, so that memory for all it trains and no more is enough."""
+    alone = Segment(units=("u", "v", "w"), shares=(Share(device="a", samples=2),), warmup=1)
+    plan = replace(chain("a"), lanes=(Lane(name="main", segments=(alone,)),))
+    needed = RUNTIME_BYTES + 3 * TRAINED_BYTES * (STATE_PER_BYTE + 1)
+    posed = problem(memory_bytes=needed)
+    found = backed_up(plan, posed)
+    assert found == plan and Clock(posed.fleet, posed.profile).memory_bytes(found, "a") == needed
+
+
 def test_of_the_next_group_the_device_with_the_most_free_memory_holds_it() -> None:
     """Device b has less memory than c, so that c holds the backup of a."""
     posed = problem()

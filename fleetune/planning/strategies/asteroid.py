@@ -40,7 +40,7 @@ class Options:
     devices: tuple[str, ...] = ()
     """Names of the devices that may be used; empty: the whole fleet."""
     every_device: bool = False
-    """True: `search` must use all devices; False: it leaves out those that slow the round."""
+    """True: `search` must use all devices; False: it leaves out those that slow the round. Only with `search`."""
     layers: str | int = "units"
     """Granularity of cuts: `units`, the model's own `blocks`, or a number of layers of about equal work."""
     warmup: str | tuple[int, ...] = "2(P-p)-1"
@@ -50,7 +50,8 @@ class Options:
     backups: int = 0
     """1: every device takes a snapshot of what it trains every few rounds. What only one device trains is backed up on
     a device of the next segment (cyclically), so that its loss costs no more than those rounds. Frozen weights need no
-    backup: every device can read them again."""
+    backup: every device can read them again. A plan of one device has neither, since no other device is at work that
+    could hold them; with `every_device` there is one."""
     compression: str | None = None
     """`auto`: for each link the codec and ratio that shorten the forecast round most within `compression_loss`, none
     where none does; or the name of one codec, for the links where it shortens the round (lossy). None: dense."""
@@ -62,7 +63,8 @@ class Options:
     """Compression of links between segments by FusionLLM's top-k (lossy): the slowest link sends about one byte in so
     many; None: dense."""
     time_limit_s: float | None = None
-    """Seconds that `search` may take, with plans that may differ between runs; None: a fixed amount of work."""
+    """Seconds that `search` may take, with plans that may differ between runs; None: a fixed amount of work. Other
+    methods refuse it."""
 
     def __post_init__(self) -> None:
         one_of("asteroid", "snapshots", self.snapshots, (0, 1))
@@ -71,6 +73,12 @@ class Options:
         check_compression("asteroid", self)
         if self.time_limit_s is not None:
             positive("asteroid", time_limit_s=self.time_limit_s)
+        searches = {"every_device": self.every_device, "time_limit_s": self.time_limit_s is not None}
+        for option in (option for option, given in searches.items() if given and self.method != "search"):
+            raise Refused(
+                f"asteroid: {option} is an option of method search, and method {self.method} does not use it; leave "
+                "one of them out"
+            )
         if self.method == "hetpipe":
             raise Refused("asteroid: method hetpipe is asynchronous and only for comparison; choose another")
 
