@@ -40,10 +40,10 @@ def with_backups(plan: Plan, problem: Problem, clock: Clock) -> Plan:
                 f"device {device} lacks {exact_size(missing)} for its snapshot and the backups of others; give it more "
                 "memory, or set strategy.options.backups=0"
             )
-    return replace(found, backup_every_rounds=_rounds_between(found, problem, clock))
+    return replace(found, backup_every_rounds=rounds_between(found, problem, clock))
 
 
-def _rounds_between(plan: Plan, problem: Problem, clock: Clock) -> int:
+def rounds_between(plan: Plan, problem: Problem, clock: Clock) -> int:
     """Return the rounds between two backups; 1 where a round takes no time, since no number of these takes longer."""
     slowest_s = max((_seconds(plan, problem, each) for each in plan.backups), default=0.0)
     round_s = clock.round_s(plan)

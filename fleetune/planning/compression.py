@@ -191,10 +191,37 @@ def compressed(plan: Plan, clock: Clock, options: CompressionOptions) -> Plan:
     """Return the plan with the codecs that the options ask for, where these shorten the round."""
     if options.compression in (None, TOP_K):
         thin = with_top_k(plan, clock, options.compression_ratio)
-        fed = tuple(replace(use, feedback=options.compression_feedback) for use in thin.links)
-        return replace(thin, links=fed) if options.compression_feedback else thin
+        return _with_feedback(thin, clock) if options.compression_feedback else thin
     allowed = choices(options.compression, options.compression_loss)
     return with_codecs(plan, clock, allowed, feedback=options.compression_feedback)
+
+
+def _with_feedback(plan: Plan, clock: Clock) -> Plan:
+    """Return the plan with error feedback on its links.
+
+    Links of devices that lack memory for what their messages lose stay dense, those first that lengthen the round
+    least.
+    """
+    fed = replace(plan, links=tuple(replace(use, feedback=True) for use in plan.links))
+    while any(missing := _missing_bytes(fed, clock)):
+        device = plan.devices[missing.index(max(missing))]
+        fewer = [_with_dense(fed, use) for use in fed.links if use.source == device and use.feedback]
+        if not fewer:
+            return fed
+        fed = min(fewer, key=clock.round_s)
+    return fed
+
+
+def _with_dense(plan: Plan, use: LinkUse) -> Plan:
+    """Return the plan in which this link has no codec."""
+    dense = replace(use, codec=DENSE, ratio=1.0, feedback=False)
+    uses = (dense if each is use else each for each in plan.links)
+    return replace(plan, links=tuple(each for each in uses if not each.is_neutral))
+
+
+def _missing_bytes(plan: Plan, clock: Clock) -> list[int]:
+    """Return the bytes that each device of the plan lacks, in their order; 0 where it fits."""
+    return [max(0, clock.memory_bytes(plan, name) - clock.fleet.device(name).memory_bytes) for name in plan.devices]
 
 
 def byte_shares(options: CompressionOptions) -> tuple[float, ...]:
@@ -226,7 +253,10 @@ def byte_share(allowed: Sequence[Choice]) -> float:
 
 
 def with_codecs(plan: Plan, clock: Clock, allowed: Sequence[Choice], *, feedback: bool = False) -> Plan:
-    """Return the plan with the assignment of codecs, with or without error feedback, that has the shortest round."""
+    """Return the plan with the assignment of codecs, with or without error feedback, that has the shortest round.
+
+    An assignment for which a device lacks memory is no candidate.
+    """
     found = _Assignments(plan, clock, feedback)
     options = (NONE, *allowed)
     if not found.links:
@@ -245,7 +275,7 @@ class _Assignments:
 
     def __init__(self, plan: Plan, clock: Clock, feedback: bool) -> None:
         self._plan, self._clock, self._feedback = plan, clock, feedback
-        self._known: dict[tuple[Choice, ...], tuple[float, float]] = {}
+        self._known: dict[tuple[Choice, ...], tuple[int, float, float]] = {}
         sent = clock.lower(plan).transfers
         self.links = tuple(
             dict.fromkeys(Link(t.source, t.target) for t in sent if t.letter in (FORWARD, BACKWARD) and t.bytes)
@@ -262,11 +292,15 @@ class _Assignments:
             replace(self._plan, links=tuple(uses.values())) if any(c.codec != DENSE for c in assigned) else self._plan
         )
 
-    def cost(self, assigned: tuple[Choice, ...]) -> tuple[float, float]:
-        """Return (seconds of the round, sum of the losses)."""
+    def cost(self, assigned: tuple[Choice, ...]) -> tuple[int, float, float]:
+        """Return (bytes that devices lack, seconds of the round, sum of the losses).
+
+        Only error feedback takes memory, so that nothing is lacking where all links stay dense.
+        """
         if assigned not in self._known:
-            lost = sum(choice.loss for choice in assigned)
-            self._known[assigned] = (self._clock.round_s(self.plan_with(assigned)), lost)
+            plan, lost = self.plan_with(assigned), sum(choice.loss for choice in assigned)
+            missing = sum(_missing_bytes(plan, self._clock)) if self._feedback else 0
+            self._known[assigned] = (missing, self._clock.round_s(plan), lost)
         return self._known[assigned]
 
     def fastest_alone(self, link: Link, options: Sequence[Choice]) -> Choice:

@@ -19,6 +19,7 @@ from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Refused
 from fleetune.planning import compression, papers, solve
 from fleetune.planning.api import citations
+from fleetune.planning.backups import rounds_between
 from fleetune.planning.compression import LOSSES, NONE, RATIOS, Choice, choices, top_k_loss, with_codecs, with_top_k
 from tests.clock import fleets
 from tests.planning.instances import small
@@ -170,6 +171,45 @@ def test_a_strategy_chooses_codecs_and_its_round_is_never_longer(name: str) -> N
     assert set(codecs(auto.plan).values()) <= {"fp16", "bf16", "int8", "int8-hadamard"}
     assert set(codecs(one.plan).values()) == {"bf16"}
     assert solved(compression="auto", compression_loss=1e-5).plan.lanes == dense.plan.lanes
+
+
+FED = [{"compression": "auto"}, {"compression": "int8"}, {"compression_ratio": 50.0}]
+
+
+@pytest.mark.parametrize("name", ["fusionllm", "asteroid"])
+@pytest.mark.parametrize("options", FED)
+@pytest.mark.parametrize("roomy", ["", "a", "b", "abc"])
+def test_error_feedback_takes_only_memory_that_is_there(name: str, options: dict[str, Any], roomy: str) -> None:
+    """Where devices have memory for the dense plan and no byte more, their links stay dense; those of roomy devices may
+    have codecs. Error feedback makes no problem infeasible."""
+    slow = replace(small(), fleet=fleet({}, default=1e4), profile=profile(1e-8, 1e-8))
+    devices: dict[str, Any] = {"every_device": True} if name == "asteroid" else {"method": "equal-modules"}
+    dense = solve(name, replace(slow, options=devices))
+    clock = Clock(slow.fleet, slow.profile)
+    tight = tuple(
+        device if device.name in roomy else replace(device, memory_bytes=clock.memory_bytes(dense.plan, device.name))
+        for device in slow.fleet.devices
+    )
+    posed = replace(slow, fleet=replace(slow.fleet, devices=tight))
+    found = solve(name, replace(posed, options={**devices, **options, "compression_feedback": True}))
+    fed = {use.source for use in found.plan.links if use.feedback}
+    assert fed <= set(roomy) and bool(fed) >= ("a" in roomy)
+    assert found.objective <= dense.objective * (1 if "compression" in options else 1.001), "top-k looks at links alone"
+
+
+def test_error_feedback_leaves_memory_to_backups() -> None:
+    """With memory for backups and no byte more, links stay dense; the rounds between two backups are those of the plan
+    that is compressed."""
+    slow = replace(small(), fleet=fleet({}, default=1e4), profile=profile(1e-8, 1e-8))
+    options: dict[str, Any] = {"backups": 1, "every_device": True}
+    fed = {**options, "compression": "int8", "compression_feedback": True}
+    roomy, dense = solve("asteroid", replace(slow, options=fed)), solve("asteroid", replace(slow, options=options))
+    clock = Clock(slow.fleet, slow.profile)
+    sizes = {device: clock.memory_bytes(dense.plan, device) for device in dense.plan.devices}
+    tight = tuple(replace(device, memory_bytes=sizes[device.name]) for device in slow.fleet.devices)
+    found = solve("asteroid", replace(slow, fleet=replace(slow.fleet, devices=tight), options=fed))
+    assert roomy.plan.links and not found.plan.links and found.plan.backups
+    assert roomy.plan.backup_every_rounds == rounds_between(roomy.plan, slow, clock)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -19,7 +19,7 @@ from fleetune.contracts.record import one_of, positive, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import exact_size
 from fleetune.planning import papers
-from fleetune.planning.backups import with_backups
+from fleetune.planning.backups import rounds_between, with_backups
 from fleetune.planning.compression import byte_shares, check_compression, check_ratio, compressed
 from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
 from fleetune.planning.plan_result import plan_result
@@ -108,12 +108,15 @@ class Asteroid:
         solve_once = _solve_with_backups if options.backups else _solve
         clock = Clock(problem.fleet, problem.profile)
         solutions = [solve_once(_with_bytes(posed, share), options, problem) for share in byte_shares(options)]
-        plans = [compressed(to_plan(self.name, problem, posed, one), clock, options) for one in solutions]
+        dense = [to_plan(self.name, problem, posed, one) for one in solutions]
+        if options.backups:  # before codecs, whose error feedback has what memory these leave
+            dense = [with_backups(plan, problem, clock) for plan in dense]
+        plans = [compressed(plan, clock, options) for plan in dense]
         plan = min(plans, key=clock.round_s) if len(plans) > 1 else plans[0]
+        if plan.backups and plan.links:
+            plan = replace(plan, backup_every_rounds=rounds_between(plan, problem, clock))
         bound_s = None if plan.links else solutions[0].lower_bound  # a bound for dense links holds for no others
         found = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
-        if options.backups:
-            found = replace(found, plan=with_backups(plan, problem, clock))
         return replace(found, method=options.method)
 
 
