@@ -26,6 +26,7 @@ from fleetune.clock.costs import (
     remaining_shares,
 )
 from fleetune.clock.event_simulation import Trace, simulate_graph
+from fleetune.clock.limits import check_countable, countable
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, PipelineStage, PipelineTrace, simulate
 from fleetune.clock.recompute import is_recomputed
@@ -109,21 +110,24 @@ class Clock:
                     interpolate(sizes, rows[unit], int(samples[column]))
                 except Refused as error:
                     raise Refused(f"profile of {device}: {error}") from None
+            countable(f"device {device}", float(times.max(initial=0.0)) * max(factors, default=1.0))
             found.append(np.rint(times * np.array(factors)[:, None] / TIME_QUANTUM_S) * TIME_QUANTUM_S)
         return found[0], found[1]
 
     def pipeline(self, plan: Plan) -> Pipeline:
-        """Convert a chain to a Pipeline; its members stand in the order of `plan.devices`."""
+        """Convert a chain to a Pipeline; its members stand in the order of `plan.devices`. Too long: Refused."""
         lane, names = plan.lanes[0], plan.devices
         for name in names:
             self.fleet.device(name)
         links = [[None if a == b else self._links[a, b] for b in names] for a in names]
-        return Pipeline(
+        found = Pipeline(
             stages=tuple(self._stage(plan, lane, index) for index in range(len(lane.segments))),
             micro_batches=plan.micro_batches,
             bandwidth_bytes_per_s=tuple(tuple(link.bytes_per_s if link else 1.0 for link in row) for row in links),
             latency_s=tuple(tuple(link.latency_s if link else 0.0 for link in row) for row in links),
         )
+        check_countable(found, names)
+        return found
 
     def lower(self, plan: Plan) -> LoweredPlan:
         """Lower any plan to a task graph."""
@@ -265,6 +269,7 @@ class Clock:
         count, slowest = len(segment.devices), min(self._links[pair].bytes_per_s for pair in pairs)
         latency_s = max(self._links[pair].latency_s for pair in pairs)
         part_s = self.trainable_bytes(segment) / (count * slowest)
+        countable(f"links of {', '.join(segment.devices)}", 2 * (count - 1) * (latency_s + part_s))
         if not measured:
             return nanoseconds(2 * (count - 1) * (latency_s + part_s))
         frame = min(self.trainable_bytes(segment) / count, FRAME_BYTES)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fleetune.clock.coding import Coding
 from fleetune.clock.costs import frame_s_per_byte, lost_s_per_byte, nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, TransferEnd
+from fleetune.clock.limits import countable
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan
@@ -187,17 +188,18 @@ class PlanLowering:
         first, end = self.plan.lanes[at].segments[index].span(device)
         per_sample = self.moved_bytes[key] / (end - first)  # bit-identical to `Clock.pipeline`
         moving_s = self.lost_s_per_byte[device] * (end - first) * per_sample
-        return nanoseconds(seconds + moving_s + self.coding_s[key])
+        return nanoseconds(countable(f"device {device}", seconds + moving_s + self.coding_s[key]))
 
     def _transfer(self, k: int, info: TransferInfo, place: dict[TaskKey, int]) -> Transfer:
         link, use = self.links[info.source, info.target], self._use_of(info.source, info.target)
         a, b = self.numbers[info.source], self.numbers[info.target]
         shared = len(self.numbers) * (1 + a) + b  # each share of a medium is a port of its own
+        owner = f"link {info.source}>{info.target}"
         return Transfer(
             egress=a if use.share == 1.0 else shared,
             ingress=b if use.share == 1.0 else shared,
-            holds_ns=nanoseconds(info.bytes / (link.bytes_per_s * use.share)),
-            latency_ns=nanoseconds(link.latency_s),
+            holds_ns=nanoseconds(countable(owner, info.bytes / (link.bytes_per_s * use.share))),
+            latency_ns=nanoseconds(countable(owner, link.latency_s)),
             rank=(info.micro_batch, info.lane, *self._tie_break(info), info.segment, k),
             feeds=tuple(place[key] for key in self.feeds[k] if key in place),
             ends=tuple(self._frame(name, info.bytes) for name in (info.source, info.target) if self.frame_s_per_byte),

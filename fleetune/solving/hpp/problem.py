@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from fleetune.arrays import Floats
+from fleetune.clock.limits import MAX_ROUND_S
 from fleetune.contracts.record import finite, one_of, record
 from fleetune.errors import Refused
 from fleetune.solving.validation import (
@@ -38,8 +39,6 @@ FREE = "free"
 """The planner chooses K within memory."""
 ROUNDING = 1e-12
 """Tolerance of extrapolated times below 0, as a share of the two measured times."""
-MAX_ROUND_S = 4e9
-"""Limit of all work and traffic of a round in sequence; 64 bits hold 9.2e9 s in nanoseconds."""
 MAX_BYTES = 2**62
 """Limit of the bytes that a round keeps or moves."""
 MAX_TIMES = 50_000_000
