@@ -33,9 +33,10 @@ def test_budgets_are_spent() -> None:
 
 def test_devices_may_have_budgets_of_their_own() -> None:
     """A device with its own budget gets one full and two forward-only; the others get the default budget."""
-    usual = solved(asked(method="bilevel-disjoint")).plan
+    usual = solved(asked(placement="pp", method="bilevel-disjoint")).plan
     last = usual.lanes[0].segments[-1]
-    plan = solved(asked(method="bilevel-disjoint", budgets={last.devices[0]: [1, 2]})).plan
+    assert len(last.devices) == 1
+    plan = solved(asked(placement="pp", method="bilevel-disjoint", budgets={last.devices[0]: [1, 2]})).plan
     for gate in plan.gates:
         wanted = (1, 2) if gate.subnet.split("#")[0] in last.units else (3, 1)
         assert (gate.operations.count("1"), gate.operations.count("2")) == wanted
@@ -45,6 +46,14 @@ def test_a_group_has_the_least_budget_of_its_devices() -> None:
     """In a group that shares samples, the smallest budget holds for all devices."""
     plan = solved(asked(placement="dp", method="bilevel-disjoint", budgets={"c": [1, 2]})).plan
     assert {gate.operations.count("1") for gate in plan.gates} == {1}
+
+
+def test_a_groups_budget_is_the_least_of_each_kind() -> None:
+    """Where one device may train less and another one run less, a group that shares samples keeps within both."""
+    budgets = {"a": [3, 0], "b": [2, 4], "c": [3, 4]}
+    plan = solved(asked(placement="dp", method="bilevel-disjoint", budgets=budgets)).plan
+    counted = {(gate.operations.count("1"), gate.operations.count("2")) for gate in plan.gates}
+    assert counted == {(2, 0)}, "a runs nothing forward only, b trains two"
 
 
 def test_every_micro_batch_is_trained() -> None:

@@ -42,7 +42,7 @@ class Options:
     """Micro-batches per round in which each subnet is only run forward."""
     budgets: dict[str, tuple[int, int]] = field(default_factory=dict)
     """device -> (full, forward_only) of its subnets, instead of the values above; in a group that shares samples, the
-    smallest holds for all."""
+    smallest of each holds for all."""
     backward_score: str = "weight-magnitude"
     forward_score: str = "fisher"
     forward_weight: float | None = None
@@ -134,11 +134,11 @@ def _selection_problem(problem: Problem, plan: Plan, clock: Clock, options: Opti
         budgets = [
             options.budgets.get(share.device, default_budget) for part in subnet.parts for share in groups[part.unit]
         ]
-        budget = min(budgets)
+        most_full, most_forward = (min(kind) for kind in zip(*budgets, strict=True))
         forward_ns.append(float(max(1, costs[0])))
         backward_ns.append(float(costs[1]))
-        full.append(min(budget[0], problem.micro_batches) * (forward_ns[-1] + backward_ns[-1]))
-        forward_only.append(min(budget[1], problem.micro_batches) * forward_ns[-1])
+        full.append(min(most_full, problem.micro_batches) * (forward_ns[-1] + backward_ns[-1]))
+        forward_only.append(min(most_forward, problem.micro_batches) * forward_ns[-1])
     return SelectionProblem(
         backward_scores=tuple(_scores(subnet, options.backward_score) for subnet in subnets),
         forward_scores=tuple(_scores(subnet, options.forward_score) for subnet in subnets),
