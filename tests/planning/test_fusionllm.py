@@ -8,6 +8,7 @@ import pytest
 from fleetune.clock import Clock
 from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.strategies.fusionllm import placement_problem
@@ -63,6 +64,36 @@ def test_listed_warmups_count_for_memory() -> None:
     problem = replace(small(micro_batches=20, warmup=[20, 20, 20]), fleet=tight)
     with pytest.raises(Infeasible, match="lacks"):
         solved(problem)
+
+
+@pytest.mark.parametrize("warmup", [[1], [2, 1], [3, 2, 1]])
+def test_listed_warmups_fix_the_number_of_segments(warmup: list[int]) -> None:
+    """Of three devices alike as many take part as warm-ups are listed, each with its own."""
+    problem = replace(small(micro_batches=4, warmup=warmup), profile=alike())
+    lane = solved(problem).plan.lanes[0]
+    assert [segment.warmup for segment in lane.segments] == warmup
+
+
+def test_listed_warmups_are_planned_on_devices_with_memory() -> None:
+    """Where the fastest device has no memory for its part of a chain of two, the two others form it."""
+    fleet = fleets.fleet(*(fleets.device(name, 2_000 if name == "a" else 20_000) for name in "abc"))
+    plan = solved(replace(small(micro_batches=2, warmup=[2, 1]), fleet=fleet)).plan
+    assert set(plan.devices) == {"b", "c"}
+
+
+def alike() -> Profile:
+    """Five units on three devices of the same speed."""
+    return fleets.profile([fleets.unit(f"u{k}") for k in range(5)], dict.fromkeys("abc", 0.001))
+
+
+def test_warmups_for_no_chain_are_told() -> None:
+    """More warm-ups than devices are infeasible; none at all and rising ones are refused."""
+    with pytest.raises(Infeasible, match="is for more segments than devices fit; list fewer"):
+        solved(small(micro_batches=4, warmup=[4, 3, 2, 1]))
+    with pytest.raises(Refused, match="warmup lists no segment"):
+        solved(small(warmup=[]))
+    with pytest.raises(Refused, match="increases towards the last segment"):
+        solved(small(micro_batches=4, warmup=[1, 2]))
 
 
 def test_slow_links_are_crossed_once() -> None:

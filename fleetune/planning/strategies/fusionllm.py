@@ -24,7 +24,7 @@ from fleetune.clock.costs import segment_bytes
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import Plan, PlanResult, Segment
 from fleetune.contracts.record import positive, record
-from fleetune.errors import Infeasible
+from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
 from fleetune.planning.chain_planner import ChainPlanner
 from fleetune.planning.compression import byte_shares, check_compression, check_ratio, compressed, kept_element_bytes
@@ -53,7 +53,7 @@ class Options:
     layers: str | int = "units"
     """Granularity of cuts: `units`, the model's own `blocks`, or a number of layers of about equal work."""
     warmup: str | tuple[int, ...] = "2(P-p)-1"
-    """A warm-up policy of kind "hpp", or K of every segment, first to last."""
+    """A warm-up policy of kind "hpp", or K of every segment, first to last, which fixes their number."""
     compression: str | None = None
     """`auto`: for each link the codec and ratio that shorten the forecast round most within `compression_loss`, none
     where none does; or the name of one codec, for the links where it shortens the round (lossy). None: dense."""
@@ -69,6 +69,8 @@ class Options:
     def __post_init__(self) -> None:
         check_ratio("fusionllm", self.compression_ratio)
         check_compression("fusionllm", self)
+        if self.warmup == ():
+            raise Refused("fusionllm: warmup lists no segment; give one number for each, or the name of a policy")
         if self.time_limit_s is not None:
             positive("fusionllm", time_limit_s=self.time_limit_s)
 
@@ -108,13 +110,16 @@ class FusionLLM:
         return replace(plan_result(plan, problem, clock, self.citation), method=method)
 
     def _placed(self, problem: Problem, placement: PlacementProblem, edges: list[int], options: Options) -> Plan | None:
-        """The placement as a chain; None if memory permits none, or if a device has two separate runs of layers."""
+        """The placement as a chain; None if memory permits none, if a device has two separate runs of layers, or if
+        warm-ups are listed for another number of segments."""
         try:
             solution = solve(placement, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
         except Infeasible:
             return None
         runs = _device_runs(solution, placement)
         if len({device for device, _ in runs}) < len(runs):
+            return None
+        if isinstance(options.warmup, tuple) and len(options.warmup) != len(runs):
             return None
         plan = single_lane_plan(self.name, problem, _segments(problem, runs, edges, options.warmup))
         for short in over_memory(plan, problem.fleet, problem.profile):
@@ -196,19 +201,27 @@ def _memory_scale(needed: Sequence[int], sent: Sequence[int], micro_batches: int
 def _balanced_chain(
     name: str, problem: Problem, placement: PlacementProblem, edges: list[int], options: Options
 ) -> Plan:
-    """The balanced chain of the fastest devices, as many as possible. Infeasible: no number of devices has a chain."""
-    devices = sorted(placement.devices, key=lambda device: -device.flops_per_s)[: len(edges) - 1]
+    """The balanced chain of the fastest devices, as many as possible; where warm-ups are listed, as many as these, or
+    so many of the devices with most memory. Infeasible: no number of devices has a chain."""
+    fastest = sorted(placement.devices, key=lambda device: -device.flops_per_s)
+    roomiest = sorted(placement.devices, key=lambda device: -device.memory_bytes)
+    most = min(len(fastest), len(edges) - 1)
+    if isinstance(options.warmup, tuple):
+        listed = len(options.warmup)
+        if listed > most:
+            raise Infeasible(f"warmup: {list(options.warmup)} is for more segments than devices fit; list fewer")
+        chosen = [fastest[:listed], roomiest[:listed]]
+    else:
+        chosen = [fastest[:count] for count in range(most, 0, -1)]
     shortage: Infeasible | None = None
-    for count in range(len(devices), 0, -1):
-        groups = tuple((device.name,) for device in devices[:count])
-        if isinstance(options.warmup, tuple) and len(options.warmup) != count:
-            continue
+    for devices in chosen:
+        groups = tuple((device.name,) for device in devices)
         try:
             return ChainPlanner(name, problem, groups, options.warmup, edges).best(keep_order=False)
         except Infeasible as error:
             shortage = shortage or error
-    assert shortage is not None or isinstance(options.warmup, tuple)
-    raise shortage or Infeasible(f"warmup: {list(options.warmup)} is for more segments than devices fit; list fewer")
+    assert shortage is not None, "there is a device"
+    raise shortage
 
 
 def _device_runs(solution: Solution, placement: PlacementProblem) -> list[tuple[str, int]]:
