@@ -21,7 +21,7 @@ from fleetune.planning.plan_result import plan_result
 from fleetune.planning.recompute import everywhere, within_memory
 from fleetune.planning.recut import recut
 from fleetune.planning.segment_costs import SegmentCosts
-from fleetune.planning.strategy import Problem, Revising
+from fleetune.planning.strategy import Problem, Revising, free_bytes, participants
 
 WARMUP = "2(P-p)-1"
 """Asteroid's policy; the warm-ups of a plan with another number of segments say nothing for fewer."""
@@ -30,7 +30,8 @@ MIN_GAIN = 0.1
 
 
 def without_devices(problem: Problem, lost: Collection[str]) -> Problem:
-    """Return the problem on the devices that are left; options no longer name the lost ones.
+    """Return the problem on the devices that are left; options no longer name the lost ones, nor warm-ups of more
+    segments than the devices that are left can form.
 
     Refused: a device that the fleet does not have. Infeasible: no device is left.
     """
@@ -41,8 +42,31 @@ def without_devices(problem: Problem, lost: Collection[str]) -> Problem:
     if not left:
         raise Infeasible(f"all devices were lost ({', '.join(sorted(lost))}); start one of them again")
     links = tuple(link for link in fleet.links if not {link.source, link.target} & set(lost))
-    options = {name: _without(value, lost) for name, value in problem.options.items()}
-    return replace(problem, fleet=replace(fleet, devices=left, links=links), options=options)
+    options = {
+        name: _without(value, lost) if name in api.DEVICE_OPTIONS else value
+        for name, value in problem.options.items()
+        if not (name in api.DEVICE_OPTIONS and isinstance(value, str) and value in lost)
+    }
+    found = replace(problem, fleet=replace(fleet, devices=left, links=links), options=options)
+    listed = _listed(options)
+    if listed and listed > _most_segments(found):
+        found = replace(found, options={name: value for name, value in options.items() if name != "warmup"})
+    return found
+
+
+def _listed(options: Mapping[str, Any]) -> int:
+    """Return the number of segments for which warm-ups are listed; 0 where a policy is named."""
+    warmup = options.get("warmup")
+    return len(warmup) if isinstance(warmup, list | tuple) else 0
+
+
+def _most_segments(problem: Problem) -> int:
+    """Return the most segments of a pipeline: one for each of the groups that are asked for, else for each device that
+    may be used and has memory beside an idle worker."""
+    if problem.options.get("groups"):
+        return len(problem.options["groups"])
+    names = participants(problem, problem.options.get("devices") or ())
+    return sum(free_bytes(problem, name) >= 0 for name in names)
 
 
 def light(problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
@@ -171,7 +195,7 @@ def _placed(plan: Plan) -> Iterator[Copy]:
 
 
 def _without(value: Any, lost: Collection[str]) -> Any:
-    """Return an option's value without names of lost devices in its lists and mappings; empty groups go too."""
+    """Return the value of an option that names devices without the lost ones; empty groups go too."""
     if isinstance(value, dict):
         return {name: _without(each, lost) for name, each in value.items() if name not in lost}
     if isinstance(value, list | tuple):

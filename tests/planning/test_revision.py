@@ -117,6 +117,49 @@ def test_the_same_strategy_plans_anew() -> None:
     assert found.plan == solve("pp", small(devices=["a", "b"])).plan
 
 
+def test_a_device_that_an_option_named_alone_is_forgotten() -> None:
+    """`single` on a goes to the fastest that is left; a named server that is lost is chosen anew; a unit with the name
+    of a device stays among the cuts."""
+    problem = small(device="a")
+    found = Reviser(problem=problem)(solve("single", problem).plan, ["a"])
+    assert found.plan.devices == ("b",) and found.options == {}
+    assert without_devices(small(server="a", blocks=1), ["a"]).options == {"blocks": 1}
+    assert without_devices(small(server="a"), ["b"]).options == {"server": "a"}
+    assert without_devices(small(cuts=["c", "d"], compression="c"), ["c"]).options == {
+        "cuts": ["c", "d"],
+        "compression": "c",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "lost", "kept"),
+    [
+        ({"warmup": [3, 2, 1]}, "a", False),
+        ({"warmup": [2, 1]}, "a", True),
+        ({"warmup": "P-p"}, "a", True),
+        ({"warmup": [2, 1], "devices": ["a", "b"]}, "a", False),
+        ({"warmup": [2, 1], "groups": [["a", "b"], ["c"]]}, "a", True),
+        ({"warmup": [2, 1], "groups": [["a", "b"], ["c"]]}, "c", False),
+    ],
+)
+def test_warmups_stay_as_long_as_there_may_be_so_many_segments(
+    options: dict[str, object], lost: str, kept: bool
+) -> None:
+    """Listed warm-ups of more segments than devices or groups are left make way for the default policy."""
+    assert ("warmup" in without_devices(small(**options), [lost]).options) == kept
+
+
+@pytest.mark.parametrize("lost", ["a", "b", "c"])
+def test_a_pipeline_with_listed_warmups_survives_a_loss(lost: str) -> None:
+    """Compressed links belong to their devices, so the plan is made anew: of at most two segments, whose warm-ups are
+    no longer the listed ones."""
+    problem = small(micro_batch_samples=1, micro_batches=6, warmup=[3, 2, 1], compression="int8")
+    before = solve("asteroid", problem).plan
+    assert len(before.lanes[0].segments) == 3
+    found = heavy(problem, before, [lost])
+    assert lost not in found.plan.devices and "warmup" not in found.options
+
+
 def test_a_lost_helpers_clients_go_to_the_others_and_keep_their_parts() -> None:
     """Of helpers h and i each may be lost: all clients go to the other one, and their own parts, micro-batches and
     averages stay. Where no helper is left, the clients run the whole model."""
