@@ -135,9 +135,71 @@ def test_fewer_blocks_where_memory_leaves_fewer_devices() -> None:
 
 
 def test_a_server_is_found_among_all_devices() -> None:
-    """If all devices are named and none is the server, the one that the others reach fastest becomes the server."""
-    plan = solved(lora(devices=["a", "b", "c", "d"])).plan
-    assert plan.collector in "abcd" and plan.collector not in {lane.segments[0].devices[0] for lane in plan.lanes}
+    """If all devices are named and none is the server, the one with the shortest round becomes the server, and no
+    other one's plan beats the bound."""
+    result = solved(lora(devices=["a", "b", "c", "d"]))
+    rounds = {
+        name: solved(lora(server=name, devices=[each for each in "abcd" if each != name])).objective for name in "abcd"
+    }
+    assert result.objective == min(rounds.values()) and result.plan.collector == min(rounds, key=rounds.__getitem__)
+    assert result.plan.collector not in {lane.segments[0].devices[0] for lane in result.plan.lanes}
+    assert result.lower_bound is not None and 0 < result.lower_bound <= min(rounds.values())
+
+
+def with_rates(problem: Problem, bytes_per_s: dict[str, float], memory: dict[str, int]) -> Problem:
+    """The problem with links into each device as given, and with memories; 10 kB/s and a GB where none is."""
+    fleet = problem.fleet
+    devices = tuple(replace(each, memory_bytes=memory.get(each.name, 10**9)) for each in fleet.devices)
+    links = tuple(replace(link, bytes_per_s=bytes_per_s.get(link.target, 1e4)) for link in fleet.links)
+    return replace(problem, fleet=replace(fleet, devices=devices, links=links))
+
+
+def test_a_server_leaves_the_others_memory_for_the_model() -> None:
+    """Only a can hold the model, so a tunes, although it is reached fastest; the server holds what is trained only."""
+    problem = with_rates(lora(), {"a": 1e6}, dict.fromkeys("bcd", 20_000))
+    plan = solved(problem).plan
+    assert [lane.segments[0].devices for lane in plan.lanes] == [("a",)] and plan.collector in "bcd"
+
+
+def test_a_server_without_memory_for_what_it_collects_is_not_chosen() -> None:
+    """d is reached fastest and lacks memory for the optimizer state of all blocks."""
+    assert solved(with_rates(lora(), {"d": 1e6}, {"d": 900})).plan.collector != "d"
+
+
+def test_more_blocks_are_worth_a_longer_round() -> None:
+    """With server a the one other device that holds the model would tune all of it; a tunes a block itself."""
+    problem = with_rates(lora(), {"a": 1e6}, dict.fromkeys("cd", 20_000))
+    plan = solved(problem).plan
+    assert {lane.segments[0].devices for lane in plan.lanes} == {("a",), ("b",)} and plan.collector in "cd"
+
+
+@pytest.mark.parametrize("order", ["abcd", "dcba", "bdac"])
+def test_the_server_does_not_depend_on_the_order_of_the_fleet(order: str) -> None:
+    """Of servers with equal rounds the first by name is taken, wherever it is in the fleet's file."""
+    problem = lora()
+    paces = dict.fromkeys("abcd", 0.001)
+    devices = tuple(problem.fleet.device(name) for name in order)
+    alike = replace(
+        problem,
+        fleet=replace(problem.fleet, devices=devices),
+        profile=fleets.profile(list(problem.profile.units), paces),
+    )
+    assert solved(alike).plan.collector == "a"
+
+
+def test_of_many_servers_the_likeliest_are_tried() -> None:
+    """In a fleet of 40 the bound also holds for servers that were not tried."""
+    names = [f"d{number:02}" for number in range(40)]
+    paces = {name: 0.001 * (1 + number % 7) for number, name in enumerate(names)}
+    many = replace(
+        lora(1000),
+        fleet=fleets.fleet(*(fleets.device(name) for name in names), bytes_per_s=1e4),
+        profile=fleets.profile(list(lora(1000).profile.units), paces),
+    )
+    result = solved(many)
+    rounds = [solved(replace(many, options={"server": name})).objective for name in names]
+    assert result.objective == min(rounds)
+    assert result.lower_bound is not None and 0 < result.lower_bound <= min(rounds)
 
 
 def test_devices_with_data_of_their_own_tune_the_blocks() -> None:

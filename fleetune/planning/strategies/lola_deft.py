@@ -12,11 +12,13 @@ block. The clock also counts the broadcast of parameters from the server, which 
 trains on its own batches, of training.batch_samples samples each: of data of its own, or of pieces of common batches.
 """
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+from fleetune.checks.findings import over_memory
 from fleetune.clock import Clock
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import Lane, LinkUse, Plan, PlanResult
@@ -32,6 +34,11 @@ from fleetune.solving.lola_deft.problem import Problem as DeftProblem
 from fleetune.solving.lola_deft.problem import Solution
 from fleetune.solving.lola_deft.solve import solve
 
+LEAST_SERVERS = 2
+"""Servers that are tried at least, where none is named."""
+SERVERS_BY_DEVICES = 256
+"""Servers that are tried, times the devices of the fleet: all of up to 16, which takes a second at most."""
+
 
 @record
 class Options:
@@ -42,7 +49,8 @@ class Options:
     bandwidth: str = "joint"
     """`joint`: shares of the bandwidth are optimised with the assignment; `equal`: all shares are equal."""
     server: str | None = None
-    """Device that collects the gradients and tunes nothing; None: the one that the others reach fastest."""
+    """Device that collects the gradients and tunes nothing; None: the one with which memory permits most blocks, and
+    among these the one with the shortest round."""
     devices: tuple[str, ...] = ()
     """Names of the devices that may tune a block; empty: those of data.local, else all; never the server."""
     blocks: int | None = None
@@ -77,19 +85,17 @@ class LolaDeft:
     def plan(self, problem: Problem) -> PlanResult:
         """A lane per block; lanes run concurrently."""
         options = json_io.load(Options, problem.options, "strategy lola-deft")
-        clock, roles = Clock(problem.fleet, problem.profile), _roles(problem, options)
-        assignment = _assign(problem, clock, roles, options)
-        plan = replace(_plan(problem, roles, assignment), replan_every_rounds=options.replan_every_rounds)
-        smallest = replace(assignment.instance, block_bits=8.0 * min(_bytes(problem, b) for b in assignment.blocks))
-        bound_s = _solve(smallest, Options(), problem.seed, roles.devices).lower_bound
-        found = plan_result(
-            plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - 1e-8 * problem.micro_batches)
+        clock = Clock(problem.fleet, problem.profile)
+        found = _with_best_server(problem, clock, _all_roles(problem, clock, options), options)
+        plan = replace(found.plan, replan_every_rounds=options.replan_every_rounds)
+        return replace(
+            plan_result(plan, problem, clock, self.citation, bound_s=found.bound_s),
+            method=found.assignment.solution.method,
         )
-        return replace(found, method=assignment.solution.method)
 
     def revise(self, problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
         """The devices that are left get the model's blocks, joined to so many, by the same assignment, and keep their
-        lanes' samples. Another device becomes the server if that was lost; its lane then ends.
+        lanes' samples. Another device becomes the server if that was lost, and if it has a lane, that ends.
         """
         options = replace(
             json_io.load(Options, problem.options, "strategy lola-deft"),
@@ -98,13 +104,13 @@ class LolaDeft:
             blocks=None,
         )
         lanes = {lane.segments[0].devices[0]: lane for lane in plan.lanes}
-        roles = _roles(problem, options)
-        devices = tuple(name for name in roles.devices if name in lanes)
-        if not devices:
-            raise Infeasible(f"lola-deft: no device with a block is left beside the server {roles.server}")
-        roles = roles._replace(devices=devices)
         clock = Clock(problem.fleet, problem.profile)
-        made = _plan(problem, roles, _assign(problem, clock, roles, options))
+        everyone = _all_roles(problem, clock, options)
+        with_lanes = [Roles(server, tuple(name for name in devices if name in lanes)) for server, devices in everyone]
+        if not any(roles.devices for roles in with_lanes):
+            raise Infeasible(f"lola-deft: no device with a block is left beside the server {everyone[0].server}")
+        left = [roles for roles in with_lanes if roles.devices]
+        made = _with_best_server(problem, clock, left, options).plan
         named = tuple(replace(lane, name=lanes[lane.segments[0].devices[0]].name) for lane in made.lanes)
         made = replace(made, lanes=named, replan_every_rounds=plan.replan_every_rounds)
         return plan_result(made, problem, clock, self.citation, bound_s=0.0)
@@ -147,33 +153,98 @@ def _assign(problem: Problem, clock: Clock, roles: Roles, options: Options) -> A
     raise shortage
 
 
-def _roles(problem: Problem, options: Options) -> Roles:
+class Served(NamedTuple):
+    """The plan with a server, and a lower bound in seconds of the round for all servers that it was chosen among."""
+
+    assignment: Assignment
+    plan: Plan
+    bound_s: float
+
+
+def _with_best_server(problem: Problem, clock: Clock, candidates: Sequence[Roles], options: Options) -> Served:
+    """The plan with the most blocks, then the shortest round, then the first name of a server.
+
+    candidates: the likeliest first. Of many the first ones are tried, as each takes a solution of its own, and on until
+    one has a plan. Infeasible as the first of them, where none has.
+    """
+    most = max(LEAST_SERVERS, SERVERS_BY_DEVICES // len(problem.fleet.devices))
+    found: list[Served] = []
+    shortage: Infeasible | None = None
+    untried_s = math.inf
+    for number, roles in enumerate(candidates):
+        if number >= most and found:
+            untried_s = _bound_of_any_server_s(problem, clock, candidates)
+            break
+        try:
+            found.append(_served(problem, clock, roles, options))
+        except Infeasible as error:
+            shortage = shortage or error
+    if not found:
+        assert shortage is not None, "there is a candidate"
+        raise shortage
+    best = min(found, key=lambda one: (-len(one.plan.lanes), clock.round_s(one.plan), one.plan.collector or ""))
+    return best._replace(bound_s=min(untried_s, *(one.bound_s for one in found)))
+
+
+def _served(problem: Problem, clock: Clock, roles: Roles, options: Options) -> Served:
+    """The plan with this server, and its bound. Infeasible: the devices or the server lack memory."""
+    assignment = _assign(problem, clock, roles, options)
+    plan = _plan(problem, roles, assignment)
+    for short in over_memory(plan, problem.fleet, problem.profile):
+        raise Infeasible(f"lola-deft: {short}")
+    smallest = replace(assignment.instance, block_bits=8.0 * min(_bytes(problem, b) for b in assignment.blocks))
+    bound_s = _solve(smallest, Options(), problem.seed, roles.devices).lower_bound
+    return Served(assignment, plan, max(0.0, bound_s - 1e-8 * problem.micro_batches))
+
+
+def _bound_of_any_server_s(problem: Problem, clock: Clock, candidates: Sequence[Roles]) -> float:
+    """Lower bound in seconds for any server: the deepest block's passes on the fastest device, without any link."""
+    devices = {name for roles in candidates for name in roles.devices}
+    return max(0.0, min(_passes_s(problem, clock, name) for name in devices) - 1e-8 * problem.micro_batches)
+
+
+def _passes_s(problem: Problem, clock: Clock, device: str) -> float:
+    """Seconds of a round's forwards through the whole model and backwards down to its first trained unit."""
+    lowest = next(k for k, unit in enumerate(problem.profile.units) if unit.trainable_bytes)
+    forward, backward = clock.unit_times(device, problem.micro_batch_samples)
+    return problem.micro_batches * (sum(forward) + sum(backward[lowest:]))
+
+
+def _all_roles(problem: Problem, clock: Clock, options: Options) -> list[Roles]:
+    """The requested server, else all that may be it, the likeliest first, each with the devices beside it."""
     wanted = options.devices or problem.owners
     names = participants(problem, wanted)
-    server = options.server
-    if server is None:
-        others = [d.name for d in problem.fleet.devices if d.name not in wanted] or list(names)
-        server = max(
-            others, key=lambda name: (_free_server_bytes(problem, name) >= 0, _slowest_in(problem, name, names))
-        )
-    problem.fleet.device(server)
-    if options.server is not None and server in options.devices:
-        raise Refused(f"lola-deft: {server} is the server and one of the devices; the server tunes nothing")
-    rest = tuple(name for name in names if name != server)
+    if options.server is not None:
+        problem.fleet.device(options.server)
+        if options.server in options.devices:
+            raise Refused(f"lola-deft: {options.server} is the server and one of the devices; the server tunes nothing")
+        return [_beside(options.server, names)]
+    servers = [d.name for d in problem.fleet.devices if d.name not in wanted] or list(names)
+    passes_s = {name: _passes_s(problem, clock, name) for name in names}
+    made = [_beside(server, names) for server in servers]
+    return sorted(made, key=lambda roles: (_estimate_s(problem, roles, passes_s, options), roles.server))
+
+
+def _beside(server: str, names: Sequence[str]) -> Roles:
+    rest = tuple(sorted(name for name in names if name != server))  # so that the fleet's order decides no tie
     if not rest:
         raise Refused(f"lola-deft: no device is left beside the server {server}; name at least one more")
     return Roles(server, rest)
 
 
-def _free_server_bytes(problem: Problem, server: str) -> float:
-    """Memory of the server less the parameters that it collects; negative if it is too small."""
-    profile = problem.profile
-    trained = sum(unit.trainable_bytes for unit in profile.units)
-    return free_bytes(problem, server) - trained * (2 + profile.optimizer_bytes_per_param_byte)
-
-
-def _slowest_in(problem: Problem, server: str, names: Sequence[str]) -> float:
-    return min((problem.fleet.link(name, server).bytes_per_s for name in names if name != server), default=0.0)
+def _estimate_s(problem: Problem, roles: Roles, passes_s: Mapping[str, float], options: Options) -> float:
+    """About the round with a server, in seconds: the last of as many devices as there may be blocks, the fastest first,
+    each sending its block as if alone. Infinite: too few devices have memory for the weights."""
+    units, fleet = problem.profile.units, problem.fleet
+    count = options.blocks or min(len(_starts(units)), len(roles.devices))
+    weights = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
+    sent = sum(unit.trainable_bytes for unit in units) / count
+    each_s = [math.inf] * count
+    for name in roles.devices:
+        link = fleet.link(name, roles.server)
+        if free_bytes(problem, name) >= weights:
+            each_s.append(passes_s[name] + link.latency_s + sent / link.bytes_per_s)
+    return sorted(each_s)[count - 1]
 
 
 def _most_blocks(units: Sequence[Unit], wanted: int | None, devices: int) -> int:
