@@ -138,6 +138,23 @@ def test_with_searched_cuts_the_bound_holds_for_all() -> None:
     assert searched.lower_bound is not None and 0 < searched.lower_bound <= min(rounds)
 
 
+@pytest.mark.parametrize("cuts", [None, ["u0", "u4"]])
+def test_without_named_helpers_the_bound_holds_for_any_helper(cuts: list[str] | None) -> None:
+    """z is slow, and as a client it makes the round several times as long as with z as the helper: no plan of the
+    default helper is called optimal, and no helper's plan beats the bound."""
+    units = [fleets.unit(f"u{k}") for k in range(6)]
+    paces = {"a": 0.001, "b": 0.001, "z": 0.02}
+    problem = replace(
+        small(micro_batch_samples=1, micro_batches=1, cuts=cuts),
+        fleet=fleets.fleet(*map(fleets.device, paces), bytes_per_s=1e10, latency_s=0.0),
+        profile=fleets.profile(units, paces, [8, 1, 1, 1, 1, 8]),
+    )
+    result = solved(problem)
+    rounds = [solved(replace(problem, options={"cuts": cuts, "helpers": [name]})).objective for name in paces]
+    assert min(rounds) < 0.6 * result.objective
+    assert result.status == "feasible" and result.lower_bound is not None and 0 < result.lower_bound <= min(rounds)
+
+
 def test_cuts_whose_middle_fits_no_helper_count_for_nothing() -> None:
     """A unit too large for the helper stays with the client, and the bound is finite."""
     units = [fleets.unit(f"u{k}", param_bytes=1000 if k == 2 else 100) for k in range(5)]

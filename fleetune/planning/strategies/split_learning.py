@@ -42,7 +42,8 @@ class Options:
     method: str = "auto"
     """Method of kind "split" (`fleetune solve --list`), except `admm`, which preempts tasks."""
     helpers: tuple[str, ...] = ()
-    """Names of the helpers; empty: the fastest quarter of the devices, at least one."""
+    """Names of the helpers; empty: the fastest quarter of the devices, at least one, which others might do better
+    than."""
     clients: tuple[str, ...] = ()
     """Names of the devices whose data is trained on; empty: those of data.local, else all that are no helpers."""
     devices: tuple[str, ...] = ()
@@ -100,9 +101,8 @@ class SplitLearning:
         except Infeasible as error:
             raise Infeasible(f"{error} ({_roles_in_words(roles)})") from None
         plan = replace(_plan(builder, cuts, found), average_every_rounds=options.average_every_rounds)
-        bound_s = _lower_bound_s(builder, cuts) if options.cuts else _lower_bound_any_cuts_s(problem, builder)
-        rounding_s = bound_s * 1e-9 + 1e-8 * problem.micro_batches * (1 + len(roles.clients))  # the clock's, the slots'
-        result = plan_result(plan, problem, clock, self.citation, bound_s=max(0.0, bound_s - rounding_s))
+        bound_s = _bound_of_roles_s(builder, cuts, options) if options.helpers else None  # else others might do better
+        result = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
         return replace(result, method=options.method)
 
     def revise(self, problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
@@ -185,6 +185,13 @@ def _best_cuts(problem: Problem, builder: SplitProblemBuilder) -> Cuts:
     if best is None:
         raise Infeasible(f"split-learning: {reason}")
     return best[1]
+
+
+def _bound_of_roles_s(builder: SplitProblemBuilder, cuts: Cuts, options: Options) -> float:
+    """Lower bound of the round for these clients and helpers, less what the clock and the slots round."""
+    bound_s = _lower_bound_s(builder, cuts) if options.cuts else _lower_bound_any_cuts_s(builder.problem, builder)
+    rounding_s = bound_s * 1e-9 + 1e-8 * builder.problem.micro_batches * (1 + len(builder.roles.clients))
+    return max(0.0, bound_s - rounding_s)
 
 
 def _lower_bound_s(builder: SplitProblemBuilder, cuts: Cuts) -> float:
