@@ -168,6 +168,48 @@ def test_cuts_whose_middle_fits_no_helper_count_for_nothing() -> None:
     assert result.lower_bound is not None and 0 < result.lower_bound <= result.objective
 
 
+def with_memory(problem: Problem, bytes_of: dict[str, int]) -> Problem:
+    """The problem on devices of so much memory, a GB where none is given."""
+    fleet = problem.fleet
+    devices = tuple(replace(each, memory_bytes=bytes_of.get(each.name, 10**9)) for each in fleet.devices)
+    return replace(problem, fleet=replace(fleet, devices=devices))
+
+
+def test_searched_cuts_leave_memory_for_averages() -> None:
+    """h has memory for two clients' copies of four units, and for averages of fewer: the cuts are nearer then."""
+    wide = solved(five(cuts=None, helpers=["h"])).plan
+    least = min(memory(five(cuts=[a, b], helpers=["h"]), "h") for a, b in (("u0", "u1"), ("u1", "u3"), ("u3", "u4")))
+    assert memory(five(cuts=None, helpers=["h"]), "h") > least
+    tight = with_memory(five(cuts=None, helpers=["h"]), {"h": least})
+    found = solved(tight).plan
+    assert len(found.lanes[0].segments[1].units) < len(wide.lanes[0].segments[1].units)
+    with pytest.raises(Infeasible, match="with the last pair of cuts that was tried, h lacks .* averages of them"):
+        solved(with_memory(tight, {"h": 20_000}))
+
+
+def memory(problem: Problem, device: str) -> int:
+    """Bytes of a device in the plan of a problem."""
+    return Clock(problem.fleet, problem.profile).memory_bytes(solved(problem).plan, device)
+
+
+def test_helpers_with_memory_take_the_clients_of_one_without() -> None:
+    """With 40 kB h holds the copies of both its clients, but not what averages of them take; with 20 kB it has no
+    memory for a single client and the averages. The other helper takes one client more, or all."""
+    assert [lane.segments[1].devices for lane in solved(five()).plan.lanes].count(("h",)) == 2
+    for size, clients in ((40_000, 1), (20_000, 0)):
+        plan = solved(with_memory(five(), {"h": size})).plan
+        assert [lane.segments[1].devices for lane in plan.lanes].count(("h",)) == clients
+    with pytest.raises(Infeasible, match="[hi] lacks .* for its parts of the model and for averages of them; give it"):
+        solved(with_memory(five(), {"h": 20_000, "i": 60_000}))
+
+
+def test_missing_memory_of_a_client_for_averages_is_told() -> None:
+    """A client with memory for its own parts, but not for averages of them, is named."""
+    for cuts in (None, ["u0", "u4"]):
+        with pytest.raises(Infeasible, match="y lacks .* for its parts of the model and for averages of them"):
+            solved(with_memory(five(cuts=cuts), {"y": 10_000}))
+
+
 @pytest.mark.parametrize("pace", [0.0, 1e-9])
 def test_work_of_no_time_breaks_no_bound(pace: float) -> None:
     """With units of almost no time, slots are fine enough that the bound stays below the round."""

@@ -21,6 +21,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, DeviceOrder, Lane, Plan, PlanResult
 from fleetune.contracts.record import distinct, positive, record
 from fleetune.errors import Infeasible, Refused
+from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.layers import cut_places
 from fleetune.planning.plan_result import plan_result, segment
@@ -28,9 +29,12 @@ from fleetune.planning.split_problem import Cuts, Roles, SplitProblemBuilder
 from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 from fleetune.solving.split.bounds import quick_bound
 from fleetune.solving.split.instance import Instance
+from fleetune.solving.split.problem import Problem as SplitProblem
 from fleetune.solving.split.problem import Solution
 from fleetune.solving.split.solve import solve
 
+MAX_PLANS = 12
+"""Maximum number of plans before giving up on memory for averages."""
 MAX_CANDIDATES = 8
 """Maximum number of candidate positions for each of the two cuts, evenly spread over the model."""
 
@@ -92,15 +96,8 @@ class SplitLearning:
         clock = Clock(problem.fleet, problem.profile)
         roles = _roles(problem, options, clock)
         builder = SplitProblemBuilder(problem, clock, roles, options.least_micro_batches)
-        cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, builder)
-        _check_client_memory(builder, cuts)
-        slot_s = builder.slot_s(cuts)
-        instance = builder.to_problem(cuts, slot_s)
-        try:
-            found = solve(instance, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
-        except Infeasible as error:
-            raise Infeasible(f"{error} ({_roles_in_words(roles)})") from None
-        plan = replace(_plan(builder, cuts, found), average_every_rounds=options.average_every_rounds)
+        cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, builder, options)
+        plan = _within_memory(builder, cuts, options)
         bound_s = _bound_of_roles_s(builder, cuts, options) if options.helpers else None  # else others might do better
         result = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
         return replace(result, method=options.method)
@@ -122,10 +119,7 @@ class SplitLearning:
             builder.micro_batches = many
             first, second, _ = (len(segment.units) for segment in next(iter(lanes.values())).segments)
             cuts = Cuts(first, first + second)
-            _check_client_memory(builder, cuts)
-            instance = builder.to_problem(cuts, builder.slot_s(cuts))
-            found = solve(instance, method=options.method, time_limit_s=options.time_limit_s, seed=problem.seed)
-            made = _plan(builder, cuts, found)
+            made = _within_memory(builder, cuts, options)
         else:
             made = _plan_of_lanes(problem, tuple(_whole(problem, lanes[client]) for client in many), ())
         made = replace(made, average_every_rounds=plan.average_every_rounds)
@@ -169,22 +163,71 @@ def _cuts_at(problem: Problem, named: tuple[str, str]) -> Cuts:
     return Cuts(first, second)
 
 
-def _best_cuts(problem: Problem, builder: SplitProblemBuilder) -> Cuts:
+def _best_cuts(problem: Problem, builder: SplitProblemBuilder, options: Options) -> Cuts:
     """The pair of cuts with the shortest greedy schedule. Infeasible: every pair exceeds some memory."""
-    best: tuple[float, Cuts] | None = None
+    greedy = replace(options, method="balanced-greedy")
+    found: list[tuple[float, Cuts]] = []
     reason = "no pair of cuts leaves every client and helper enough memory"
     for cuts in _candidate_cuts(problem):
         slot_s = builder.slot_s(cuts)
         try:
             _check_client_memory(builder, cuts)
-            found = solve(builder.to_problem(cuts, slot_s), method="balanced-greedy").objective * slot_s
+            found.append((solve(builder.to_problem(cuts, slot_s), method=greedy.method).objective * slot_s, cuts))
         except Infeasible as error:
-            reason = f"with the last pair of cuts that was tried, {error} ({_roles_in_words(builder.roles)})"
-            continue
-        best = (found, cuts) if best is None or found < best[0] else best
-    if best is None:
-        raise Infeasible(f"split-learning: {reason}")
-    return best[1]
+            reason = f"{error} ({_roles_in_words(builder.roles)})"
+    for _, cuts in sorted(found, key=lambda each: each[0]):
+        try:
+            _within_memory(builder, cuts, greedy)
+        except Infeasible as error:
+            reason = str(error)
+        else:
+            return cuts
+    raise Infeasible(f"split-learning: with the last pair of cuts that was tried, {reason}")
+
+
+def _within_memory(builder: SplitProblemBuilder, cuts: Cuts, options: Options) -> Plan:
+    """The plan of the requested method, in which every device also has memory for the averages.
+
+    What an average takes of a helper depends on the plan, so the first plan reserves nothing. As long as a helper lacks
+    memory, it must take less than its clients' parts take now, and the problem is solved again.
+    """
+    _check_client_memory(builder, cuts)
+    instance = builder.to_problem(cuts, builder.slot_s(cuts))
+    short: Infeasible | None = None
+    for _ in range(MAX_PLANS):
+        try:
+            limit_s = options.time_limit_s
+            found = solve(instance, method=options.method, time_limit_s=limit_s, seed=builder.problem.seed)
+        except Infeasible as error:
+            raise short or Infeasible(f"{error} ({_roles_in_words(builder.roles)})") from None
+        plan = replace(_plan(builder, cuts, found), average_every_rounds=options.average_every_rounds)
+        lacks = {name: missing for name in plan.devices if (missing := _missing_bytes(builder, plan, name)) > 0}
+        if not lacks:
+            return plan
+        name = max(lacks, key=lacks.__getitem__)
+        short = short or Infeasible(
+            f"{name} lacks {exact_size(lacks[name])} for its parts of the model and for averages of them; give it more "
+            "memory, name more helpers or cuts nearer to each other (strategy.options.helpers, cuts)"
+        )
+        if not lacks.keys() <= set(builder.roles.helpers):
+            break
+        instance = replace(instance, helper_memory=tuple(_less(builder, instance, found, lacks)))
+    assert short is not None, "only a shortage leaves the loop"
+    raise short
+
+
+def _less(
+    builder: SplitProblemBuilder, instance: SplitProblem, found: Solution, lacks: Collection[str]
+) -> Iterator[float]:
+    """Yield the memory of each helper; for those that lack some, a byte less than their clients' parts take."""
+    for number, (name, memory) in enumerate(zip(builder.roles.helpers, instance.helper_memory, strict=True)):
+        taken = sum(size for size, helper in zip(instance.client_memory, found.helper, strict=True) if helper == number)
+        yield max(0.0, taken - 1) if name in lacks else memory
+
+
+def _missing_bytes(builder: SplitProblemBuilder, plan: Plan, device: str) -> int:
+    """Bytes that a device lacks for a plan; at most 0 where it has enough."""
+    return builder.clock.memory_bytes(plan, device) - builder.problem.fleet.device(device).memory_bytes
 
 
 def _bound_of_roles_s(builder: SplitProblemBuilder, cuts: Cuts, options: Options) -> float:
@@ -222,15 +265,13 @@ def _candidate_cuts(problem: Problem) -> Iterator[Cuts]:
 
 
 def _check_client_memory(builder: SplitProblemBuilder, cuts: Cuts) -> None:
-    """Raises Infeasible if a client lacks memory for its own parts."""
-    problem, roles = builder.problem, builder.roles
-    lanes = tuple(_lane(builder, client, roles.helpers[0], cuts) for client in roles.clients)
-    plan = _plan_of_lanes(problem, lanes, ())
-    clock = Clock(problem.fleet, problem.profile)
-    for client in roles.clients:
-        missing = clock.memory_bytes(plan, client) - problem.fleet.device(client).memory_bytes
+    """Raises Infeasible if a client lacks memory for its own parts; averages are not counted."""
+    lanes = tuple(_lane(builder, client, builder.roles.helpers[0], cuts) for client in builder.roles.clients)
+    plan = _plan_of_lanes(builder.problem, lanes, ())
+    for client in builder.roles.clients:
+        missing = _missing_bytes(builder, plan, client)
         if missing > 0:
-            raise Infeasible(f"client {client} lacks {missing} bytes for its first and last part")
+            raise Infeasible(f"client {client} lacks {exact_size(missing)} for its first and last part")
 
 
 def _plan(builder: SplitProblemBuilder, cuts: Cuts, found: Solution) -> Plan:
