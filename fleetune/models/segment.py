@@ -146,7 +146,8 @@ class SegmentRunner:
         found = {name: held[name] for name in wanted - trained if name in held}
         for canonical, tensor in found.items():
             self._put(canonical, tensor)
-        held_as = {name: {**self.parameters, **self.buffers}[name] for name in wanted - set(found)}
+        missing, state = wanted - set(found), {**self.parameters, **self.buffers}
+        held_as = {name: state[name] for name in missing}
         for names in portions(held_as) if self._converts else [set(held_as)]:
             for canonical, tensor in weights.read(names).items():
                 self._put(canonical, self._as_held(canonical, tensor))

@@ -125,7 +125,7 @@ def send_backups(
     order: of the plan that runs. They go beside the messages of the rounds that follow.
     """
     for each in backups:
-        for number, item in enumerate(sorted(each.items)):  # each by itself: headers of pieces stay short
+        for number, item in enumerate(sorted(each.items)):  # each by itself: one that is lost costs no other
             key = TransferKey(BACKUP_ITEMS, version.rounds, item.lane, 0, number, exchange.name)
             exchange.send_beside(each.holder, key, held[item], order.backup_bytes_per_s[each.holder])
 

@@ -27,26 +27,25 @@ class Line:
         return self._header_bytes + sum(memoryview(part).nbytes for part in message.parts)
 
 
-def test_messages_leave_one_after_the_other_at_the_rate() -> None:
-    """At 100 bytes a second messages of 50, 100 and 10 bytes leave after 0, 0.5 and 1.5 s, in order."""
-    line = Line(3)
+def departures(sizes: tuple[int, ...], header_bytes: int = 0) -> list[tuple[float, str]]:
+    """When messages a, b, ... with so many bytes of parts leave at 100 bytes a second."""
+    line = Line(len(sizes), header_bytes)
     sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=line.wait)
-    for kind, size in (("a", 50), ("b", 100), ("c", 10)):
+    for kind, size in zip("abc", sizes, strict=False):
         sender.send(Message(kind, {}, (bytes(size),)))
     assert line.done.wait(30)
     sender.close()
-    assert line.sent == [(0.0, "a"), (0.5, "b"), (1.5, "c")]
+    return line.sent
+
+
+def test_messages_leave_one_after_the_other_at_the_rate() -> None:
+    """At 100 bytes a second messages of 50, 100 and 10 bytes leave after 0, 0.5 and 1.5 s, in order."""
+    assert departures((50, 100, 10)) == [(0.0, "a"), (0.5, "b"), (1.5, "c")]
 
 
 def test_headers_count() -> None:
     """Bug: parts alone were counted, and small pieces with long headers took a third more of a link than its share."""
-    line = Line(3, header_bytes=50)
-    sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=line.wait)
-    for kind, size in (("a", 50), ("b", 0), ("c", 10)):
-        sender.send(Message(kind, {}, (bytes(size),)))
-    assert line.done.wait(30)
-    sender.close()
-    assert line.sent == [(0.0, "a"), (1.0, "b"), (1.5, "c")]
+    assert departures((50, 0, 10), header_bytes=50) == [(0.0, "a"), (1.0, "b"), (1.5, "c")]
 
 
 def test_idle_time_is_not_saved_up() -> None:
