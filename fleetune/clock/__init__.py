@@ -7,7 +7,7 @@ Asteroid's closed formula (eq. (4)-(6)) was rejected as the judge: it is off by 
 
 from fleetune.clock.costs import device_bytes, interpolate
 from fleetune.clock.forecast import Clock, forecast
-from fleetune.clock.pipeline_simulation import Member, Pipeline, PipelineStage, PipelineTrace, simulate
+from fleetune.clock.pipeline import Member, Pipeline, PipelineStage, PipelineTrace
 
 __all__ = [
     "Clock",
@@ -18,5 +18,4 @@ __all__ = [
     "device_bytes",
     "forecast",
     "interpolate",
-    "simulate",
 ]

@@ -28,7 +28,7 @@ from fleetune.clock.costs import (
 from fleetune.clock.event_simulation import Trace, simulate_graph
 from fleetune.clock.limits import check_countable, countable
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
-from fleetune.clock.pipeline_simulation import Member, Order, Pipeline, PipelineStage, PipelineTrace, simulate
+from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
 from fleetune.contracts.fleet import Fleet, Link
@@ -187,7 +187,7 @@ class Clock:
             lowered = self.lower(plan)
             return {lowered.devices[device]: at for device, at in simulate_graph(lowered.graph).deadlocked.items()}
         segments = plan.lanes[0].segments
-        return {segments[p].devices[place]: at for p, place, at in simulate(self.pipeline(plan)).deadlocked}
+        return {segments[p].devices[place]: at for p, place, at in self._trace(plan).deadlocked}
 
     def memory_bytes(self, plan: Plan, device: str) -> int:
         """Return the peak bytes of `device` in this plan, the runtime's own included."""
@@ -207,8 +207,13 @@ class Clock:
         has_backward = [backward_s[self._position(name)] > 0 for name in segment.units]
         return [run and has for run, has in zip(is_recomputed(segment.units), has_backward, strict=True)]
 
+    def _trace(self, plan: Plan) -> PipelineTrace:
+        from fleetune.clock.pipeline_simulation import simulate  # numba, half a second of a start that needs none
+
+        return simulate(self.pipeline(plan))
+
     def _simulate_chain(self, plan: Plan) -> PipelineTrace:
-        trace = simulate(self.pipeline(plan))
+        trace = self._trace(plan)
         if trace.deadlocked:
             stage, place, position = trace.deadlocked[0]
             raise _deadlock(plan.lanes[0].segments[stage].devices[place], position)

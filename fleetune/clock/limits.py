@@ -3,12 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations
-from typing import TYPE_CHECKING
 
+from fleetune.clock.pipeline import Pipeline, PipelineStage
 from fleetune.errors import Refused
-
-if TYPE_CHECKING:
-    from fleetune.clock.pipeline_simulation import Pipeline, PipelineStage
 
 MAX_ROUND_S = 4e9
 """Limit of all work and traffic of a round in sequence; 64 bits hold 9.2e9 s in nanoseconds."""
@@ -24,7 +21,7 @@ def countable(owner: str, seconds: float) -> float:
     return seconds
 
 
-def check_countable(pipeline: "Pipeline", names: Sequence[str]) -> None:
+def check_countable(pipeline: Pipeline, names: Sequence[str]) -> None:
     """Refuse a pipeline whose work and traffic in sequence cannot be counted, naming what takes longest.
 
     names: of the devices, in the order of the pipeline's links.
@@ -44,7 +41,7 @@ def check_countable(pipeline: "Pipeline", names: Sequence[str]) -> None:
 
 
 def _cut_s(
-    pipeline: "Pipeline", low: "PipelineStage", high: "PipelineStage", names: Sequence[str]
+    pipeline: Pipeline, low: PipelineStage, high: PipelineStage, names: Sequence[str]
 ) -> Iterator[tuple[str, float]]:
     """Yield each link that crosses a cut, and the seconds of all its messages in a round."""
     first = 0
@@ -61,7 +58,7 @@ def _cut_s(
         first = end
 
 
-def _ring_s(pipeline: "Pipeline", stage: "PipelineStage", names: Sequence[str]) -> Iterator[tuple[str, float]]:
+def _ring_s(pipeline: Pipeline, stage: PipelineStage, names: Sequence[str]) -> Iterator[tuple[str, float]]:
     """Yield each link of a group, and the seconds of the all-reduce if all of the group's were like it."""
     count = len(stage.members)
     for a, b in permutations((member.device for member in stage.members), 2):
@@ -69,5 +66,5 @@ def _ring_s(pipeline: "Pipeline", stage: "PipelineStage", names: Sequence[str]) 
         yield f"link {names[a]}>{names[b]}", 2 * (count - 1) * part_s
 
 
-def _message_s(pipeline: "Pipeline", source: int, target: int, size: float) -> float:
+def _message_s(pipeline: Pipeline, source: int, target: int, size: float) -> float:
     return pipeline.latency_s[source][target] + size / pipeline.bandwidth_bytes_per_s[source][target]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fleetune.clock.event_simulation import Trace
 from fleetune.clock.lowering import LoweredPlan, TaskKey, TransferInfo
-from fleetune.clock.pipeline_simulation import PipelineTrace
+from fleetune.clock.pipeline import PipelineTrace
 from fleetune.contracts.metrics import LinkBytes, TimelineRow
 from fleetune.contracts.plan import REDUCE, Action, Lane, Plan, parse_action
 

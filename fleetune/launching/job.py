@@ -17,8 +17,15 @@ MALLOC_ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 <
 fresh pages from the kernel: the backward of an embedding of 12 million parameters then takes 26 ms instead of 7, but
 not every time, so that no profile holds."""
 
-MODEL_MODULES = "torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "zmq"
-"""Modules of commands that compute with a model, for `Command.preloads`; their import takes 3.5 s of processor time.
+MODEL_MODULES = (
+    "torch",
+    "transformers.modeling_utils",
+    "transformers.models.auto.modeling_auto",
+    "peft",
+    "pydantic",
+    "zmq",
+)
+"""Modules of commands that compute with a model, for `Command.preloads`; their import takes 3.7 s of processor time.
 None is of this project: a server that lives on would start children with code that was changed since."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from fleetune.clock import Clock, forecast
 from fleetune.clock.coding import Coding
 from fleetune.clock.costs import lost_s_per_byte, nanoseconds
-from fleetune.clock.pipeline_simulation import Pipeline, simulate
+from fleetune.clock.pipeline import Pipeline
+from fleetune.clock.pipeline_simulation import simulate
 from fleetune.clock.timeline import chain_rows
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, wire_bytes

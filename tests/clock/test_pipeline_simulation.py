@@ -4,7 +4,8 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 
-from fleetune.clock import Pipeline, PipelineTrace, simulate
+from fleetune.clock import Pipeline, PipelineTrace
+from fleetune.clock.pipeline_simulation import simulate
 from tests.clock import reference
 from tests.clock.pipelines import picture, pipelines, uniform
 

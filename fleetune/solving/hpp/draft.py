@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Floats
-from fleetune.clock import Member, Pipeline, simulate
+from fleetune.clock import Member, Pipeline
 from fleetune.clock import PipelineStage as ClockStage
 from fleetune.clock.costs import nanoseconds
+from fleetune.clock.pipeline_simulation import simulate
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.chain_cuts import run_edges
 from fleetune.solving.hpp.instance import Instance, fastest_devices

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fleetune.clock import simulate
+from fleetune.clock.pipeline_simulation import simulate
 from fleetune.errors import Infeasible
 from fleetune.jit import compiled
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, new_evaluator, score, to_draft

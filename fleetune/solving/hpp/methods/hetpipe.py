@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Floats, Ints
-from fleetune.clock import simulate
+from fleetune.clock.pipeline_simulation import simulate
 from fleetune.solving.hpp.chain_cuts import best_cuts, run_edges
 from fleetune.solving.hpp.draft import Draft, DraftStage, hetpipe_bytes, peak_bytes, pipeline_of
 from fleetune.solving.hpp.instance import Instance, whole_model_s
