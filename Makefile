@@ -81,10 +81,10 @@ postgres:
 screenshots: $(STAMP)
 	$(BIN)/python -m tests.browser.screenshots docs/images
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt fleetune/codecs/quantiser.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv build *.egg-info fleetune/codecs/*.so

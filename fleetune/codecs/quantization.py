@@ -12,13 +12,16 @@ The rotation is TAH-Quant's (He et al., 2025, arXiv:2506.01352): a Hadamard matr
 group, and decoding rotates back. Unlike there, scales are symmetric, no pivot is swapped and all groups have equally
 many bits, so that a group needs nothing but its scale. Elements are first rounded to integers of 17 bits relative to
 the group, so that every sum of the rotation is exact: the result is the same whatever library adds in whatever order.
+
+The torch code here says what groups become. On a CPU `native` does the same in one pass, where it could be compiled.
 """
 
 from functools import cache
 
 import torch
 
-from fleetune.contracts.link_codecs import GROUP_ELEMENTS, INT4, INT4_HADAMARD, ROTATED
+from fleetune.codecs import native
+from fleetune.contracts.link_codecs import GROUP_ELEMENTS, PACKED, ROTATED
 
 CHUNK = 1 << 15
 """Elements per step: buffers stay in the cache of a core."""
@@ -100,7 +103,6 @@ CHUNK_GROUPS = 2048
 """Groups per step: buffers stay in the cache of a core."""
 SMALLEST = 2.0**-100
 """Groups whose largest magnitude is below this are sent as zeros."""
-PACKED = (INT4, INT4_HADAMARD)
 _GRID_BITS = 17
 """64 integers of 17 bits sum to less than 2^24, which float32 holds exactly."""
 _LARGE_SCALE = 2.0**100
@@ -119,6 +121,11 @@ def quantise(codec: str, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
 
     `rows` is float32 [samples, elements]. Codes of rows with magnitudes that are not finite mean nothing.
     """
+    return (native.quantise if native.usable(rows) else quantise_by_torch)(codec, rows)
+
+
+def quantise_by_torch(codec: str, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Do as `quantise`, on any device."""
     samples, elements = rows.shape
     count = -(-elements // GROUP_ELEMENTS)
     groups = _padded(rows, count * GROUP_ELEMENTS).view(-1, GROUP_ELEMENTS)
@@ -176,7 +183,12 @@ def _rotated(groups: torch.Tensor, factors: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def dequantise(codec: str, codes: torch.Tensor, scales: torch.Tensor, elements: int) -> torch.Tensor:
-    """Return float32 rows [samples, elements] of codes [samples, bytes] int8 or uint8 and scales as `quantise` has.
+    """Return float32 rows [samples, elements] of codes [samples, bytes] int8 or uint8 and scales as `quantise` has."""
+    return (native.dequantise if native.usable(codes) else dequantise_by_torch)(codec, codes, scales, elements)
+
+
+def dequantise_by_torch(codec: str, codes: torch.Tensor, scales: torch.Tensor, elements: int) -> torch.Tensor:
+    """Do as `dequantise`, on any device.
 
     Ordinary codes get their unit before they are rotated back, while they are in the cache: a unit has 8 bits and a sum
     of 64 codes 14, so that no order rounds anything. Units so large that a sum might overflow are multiplied last.

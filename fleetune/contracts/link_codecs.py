@@ -19,6 +19,8 @@ FORWARD_MASK = "forward-mask"
 SPARSE = (TOP_K, FORWARD_MASK)
 """Codecs that leave elements out; only these have a ratio."""
 ROTATED = (INT8_HADAMARD, INT4_HADAMARD)
+PACKED = (INT4, INT4_HADAMARD)
+"""Codecs with two codes in a byte."""
 CODECS = (DENSE, FP16, BF16, INT8, INT4, INT8_HADAMARD, INT4_HADAMARD, TOP_K, FORWARD_MASK)
 ELEMENT_BYTES = 4
 """Size of an element that crosses a cut: float32."""
@@ -79,7 +81,7 @@ def coded_sample_bytes(codec: str, elements: int, ratio: float) -> int:
     if codec in (FP16, BF16):
         return 2 * elements + (SCALE_BYTES if codec == FP16 else 0)
     codes = groups * GROUP_ELEMENTS if codec in ROTATED else elements
-    if codec in (INT4, INT4_HADAMARD):
+    if codec in PACKED:
         codes = -(-codes // 2)
     return codes + groups * SCALE_BYTES
 
