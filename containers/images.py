@@ -2,7 +2,8 @@
 
 The base image is BASE_IMAGE where that is set, else the Dockerfile's own where the engine has it or can pull it, else
 one made from this machine's Python (base_image.py). Tags: fleetune-mounted, fleetune-plan, fleetune-train. Wheels are
-gathered outside the engine, in the versions of constraints.txt, so that images are built without a network.
+gathered outside the engine, in the versions of constraints.txt, so that images are built without a network. A library
+compiled from this machine's quantiser.c is copied as it is; an image of another processor or libc does without.
 
 Every image carries a digest of everything it is built from, and is left as it is while that has not changed. An image
 can be older than the code beside it, and a stage in it would run the older code. `fleetune doctor`, launchers and the

@@ -16,14 +16,16 @@ from fleetune.contracts.link_codecs import (
     FORWARD_MASK,
     FP16,
     INT4,
+    INT4_HADAMARD,
     INT8,
+    INT8_HADAMARD,
     SPARSE,
     TOP_K,
     wire_bytes,
 )
 
 CODED = tuple(codec for codec in CODECS if codec != DENSE)
-FAST = (FP16, BF16, INT8, INT4)
+FAST = (FP16, BF16, INT8, INT4, INT8_HADAMARD, INT4_HADAMARD)
 """Codecs with a target: a gigabyte per second, encoded and decoded."""
 RATIO = 100.0
 SHAPE = (16, 128, 384)

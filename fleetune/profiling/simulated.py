@@ -35,15 +35,15 @@ MANY = 2 * META_SAMPLES
 CODEC_FLOPS_PER_BYTE = {
     FP16: (50.0, 41.0),
     BF16: (22.0, 16.0),
-    INT8: (49.0, 31.0),
-    INT4: (58.0, 41.0),
-    INT8_HADAMARD: (124.0, 56.0),
-    INT4_HADAMARD: (139.0, 72.0),
+    INT8: (6.0, 5.0),
+    INT4: (9.0, 5.0),
+    INT8_HADAMARD: (19.0, 12.0),
+    INT4_HADAMARD: (23.0, 13.0),
     TOP_K: (86.0, 32.0),
     FORWARD_MASK: (4.0, 13.0),
 }
 """codec -> FLOPs of float32 matrix products that take as long as encoding and decoding a dense byte. From the best
-times of `benchmarks.codecs` on a core with 180 GFLOP/s; the sparse codecs at a ratio of 100."""
+times of `benchmarks.codecs` on a core with 180 GFLOP/s, int8 and int4 with 96; the sparse codecs at a ratio of 100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,8 @@ def display_name(ingredient: str) -> str:
 OWN = ("fleetune", "stages")
 """Packages whose modules may run in a stage."""
 ROOT = Path(__file__).resolve().parents[2]
-DATA = (".html", ".css")
+DATA = (".html", ".css", ".c")
+"""Files that modules of the same package read, or that were compiled for them."""
 FROM = re.compile(r"^[ \t]*from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)", re.MULTILINE)
 IMPORT = re.compile(r"^[ \t]*import[ \t]+([^\n]*)", re.MULTILINE)
 MODULE_TEXT = re.compile(rf"""["']((?:{"|".join(OWN)})(?:\.\w+)+)(\.\{{)?""")

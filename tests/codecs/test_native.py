@@ -1,6 +1,7 @@
 """quantiser.c gives the bits of the torch code, is there wherever it can be compiled, and is not needed."""
 
 import _ctypes
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,15 @@ def rows_of_every_kind(shape: tuple[int, int]) -> Iterator[torch.Tensor]:
 def test_the_library_is_there_where_a_compiler_is() -> None:
     """Without it everything works, three times as slow, so that nothing else would tell."""
     assert native.LIBRARY is not None, REASON
+
+
+@needs_library
+def test_the_library_runs_wherever_its_folder_is_mounted() -> None:
+    """An image may have an older libc than the machine that compiled, and its own libm, which could round otherwise."""
+    assert native.LIBRARY is not None
+    content = Path(native.LIBRARY._name).read_bytes()
+    assert max(tuple(map(int, found)) for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", content)) <= (2, 17)
+    assert b"libm." not in content
 
 
 @needs_library

@@ -112,12 +112,13 @@ def edit(path: Path) -> None:
         ("fleetune/discovery/agent.py", {"discover"}),
         ("fleetune/models/recorder.py", {"prepare", "profile", "train"}),  # blocks with gates are recorded
         ("fleetune/drawing/report.html", {"plan", "evaluate"}),
+        ("fleetune/codecs/quantiser.c", {"profile", "train"}),  # compiled for modules beside it
         ("fleetune/models/segment.py", {"prepare", "profile", "train"}),
         ("fleetune/errors.py", {"discover", "prepare", "profile", "plan", "train", "monitor", "evaluate"}),
     ],
 )
 def test_an_edit_concerns_the_stages_that_run_the_file(copy: Path, file: str, stages: set[str]) -> None:
-    """Imports anywhere, modules named by strings, methods looked up by name, and templates all count."""
+    """Imports anywhere, modules named by strings, methods looked up by name, templates and C code all count."""
     names = ("discover", "prepare", "profile", "plan", "train", "monitor", "evaluate")
     before = {name: SourceDigests(copy).of(f"stages.{name}") for name in names}
     edit(copy / file)
