@@ -43,23 +43,60 @@ INLINE uint32_t largest_magnitude(const float *group) {
     return (uint32_t)most;
 }
 
-/* One of six steps of the product with Sylvester's matrix: each takes the lowest bit of the index to its top, so that
- * after six all are where they were. */
-#define ROTATION_STEP(from, to)                   \
-    for (int i = 0; i < GROUP / 2; i++) {         \
-        (to)[i] = (from)[2 * i] + (from)[2 * i + 1]; \
-        (to)[i + GROUP / 2] = (from)[2 * i] - (from)[2 * i + 1]; \
-    }
+/* Vectors of 32 bytes; where registers are shorter, a compiler makes several of each. */
+typedef float floats __attribute__((vector_size(32)));
+typedef int32_t words __attribute__((vector_size(32)));
+typedef int16_t shorts __attribute__((vector_size(32)));
+#ifdef __clang__
+#define SHUFFLED(vector, integers, ...) __builtin_shufflevector(vector, vector, __VA_ARGS__)
+#else
+#define SHUFFLED(vector, integers, ...) __builtin_shuffle(vector, (integers){__VA_ARGS__})
+#endif
 
-INLINE void rotate(float *group, float *other) {
-    for (int pair = 0; pair < GROUP_BITS / 2; pair++) {
-        ROTATION_STEP(group, other)
-        ROTATION_STEP(other, group)
+/* The product with Sylvester's matrix takes a step for each bit of the index: of two elements whose index differs in
+ * that bit, the first becomes their sum, the second the first less the second. Here for the bits above a vector's. */
+#define STEPS_BETWEEN_VECTORS(vectors, type)                                \
+    for (int bit = COUNT(vectors) / 2; bit; bit /= 2)                \
+        for (int i = 0; i < COUNT(vectors); i++)                 \
+            if (!(i & bit)) {                                               \
+                type first = (vectors)[i], second = (vectors)[i + bit];     \
+                (vectors)[i] = first + second;                              \
+                (vectors)[i + bit] = first - second;                        \
+            }
+#define COUNT(vectors) ((int)(sizeof(vectors) / sizeof(vectors)[0]))
+
+INLINE void rotate_floats(float *group) {
+    floats v[GROUP / 8];
+    memcpy(v, group, sizeof v);
+    STEPS_BETWEEN_VECTORS(v, floats)
+    for (int i = 0; i < GROUP / 8; i++) {
+        v[i] = SHUFFLED(v[i], words, 1, 0, 3, 2, 5, 4, 7, 6) + v[i] * (floats){1, -1, 1, -1, 1, -1, 1, -1};
+        v[i] = SHUFFLED(v[i], words, 2, 3, 0, 1, 6, 7, 4, 5) + v[i] * (floats){1, 1, -1, -1, 1, 1, -1, -1};
+        v[i] = SHUFFLED(v[i], words, 4, 5, 6, 7, 0, 1, 2, 3) + v[i] * (floats){1, 1, 1, 1, -1, -1, -1, -1};
     }
+    memcpy(group, v, sizeof v);
+}
+
+/* Sums of 64 codes are below 2^15. */
+INLINE void rotate_shorts(int16_t *group) {
+    shorts v[GROUP / 16];
+    memcpy(v, group, sizeof v);
+    STEPS_BETWEEN_VECTORS(v, shorts)
+    for (int i = 0; i < GROUP / 16; i++) {
+        v[i] = SHUFFLED(v[i], shorts, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14) +
+               v[i] * (shorts){1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1};
+        v[i] = SHUFFLED(v[i], shorts, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13) +
+               v[i] * (shorts){1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1};
+        v[i] = SHUFFLED(v[i], shorts, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11) +
+               v[i] * (shorts){1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1};
+        v[i] = SHUFFLED(v[i], shorts, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7) +
+               v[i] * (shorts){1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1};
+    }
+    memcpy(group, v, sizeof v);
 }
 
 INLINE void encode_group(const float *given, int packed, int rotated, uint8_t *codes, uint16_t *scale, float *largest) {
-    float group[GROUP], other[GROUP];
+    float group[GROUP];
     uint32_t most = largest_magnitude(given), whole[GROUP];
     float unit = 1.0f;
     *largest = float_of(most);
@@ -69,7 +106,7 @@ INLINE void encode_group(const float *given, int packed, int rotated, uint8_t *c
         exponent = exponent < -99 ? -99 : exponent > 128 ? 128 : exponent;
         float to_grid = power_of_two(GRID_BITS - exponent);
         for (int i = 0; i < GROUP; i++) group[i] = (given[i] * to_grid + TO_INTEGER) - TO_INTEGER;
-        rotate(group, other);
+        rotate_floats(group);
         most = largest_magnitude(group);
         unit = power_of_two(exponent - GRID_BITS - GROUP_BITS);
         given = group;
@@ -78,15 +115,17 @@ INLINE void encode_group(const float *given, int packed, int rotated, uint8_t *c
     float factor = used ? 1.0f / step : 0.0f;
     *scale = used ? (uint16_t)(bits_of(step * unit) >> 16) : 0;
     for (int i = 0; i < GROUP; i++) whole[i] = bits_of(given[i] * factor + TO_INTEGER);
-    if (packed)
-        for (int i = 0; i < GROUP / 2; i++) codes[i] = (uint8_t)((whole[2 * i] & 15) | whole[2 * i + 1] << 4);
-    else
+    if (packed) {
+        uint8_t low[GROUP];
+        for (int i = 0; i < GROUP; i++) low[i] = (uint8_t)whole[i];
+        for (int i = 0; i < GROUP / 2; i++) codes[i] = (uint8_t)((low[2 * i] & 15) | low[2 * i + 1] << 4);
+    } else
         for (int i = 0; i < GROUP; i++) codes[i] = (uint8_t)whole[i];
 }
 
 INLINE void decode_group(const uint8_t *codes, int packed, int rotated, uint16_t scale, int large, float *elements) {
     float factor = float_of((uint32_t)scale << 16);
-    int16_t whole[GROUP], other[GROUP];
+    int16_t whole[GROUP];
     if (packed)
         for (int i = 0; i < GROUP / 2; i++) {
             whole[2 * i] = (int16_t)(((codes[i] & 15) ^ 8) - 8);
@@ -94,12 +133,7 @@ INLINE void decode_group(const uint8_t *codes, int packed, int rotated, uint16_t
         }
     else
         for (int i = 0; i < GROUP; i++) whole[i] = (int16_t)((codes[i] ^ 128) - 128);
-    if (rotated) {
-        for (int pair = 0; pair < GROUP_BITS / 2; pair++) {
-            ROTATION_STEP(whole, other)
-            ROTATION_STEP(other, whole)
-        }
-    }
+    if (rotated) rotate_shorts(whole);
     for (int i = 0; i < GROUP; i++) elements[i] = (float)whole[i] * factor;
     if (rotated && !large)
         for (int i = 0; i < GROUP; i++) elements[i] += 0.0f; /* no zero is negative, as in a sum of products */

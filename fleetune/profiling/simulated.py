@@ -36,9 +36,9 @@ CODEC_FLOPS_PER_BYTE = {
     FP16: (50.0, 41.0),
     BF16: (22.0, 16.0),
     INT8: (6.0, 5.0),
-    INT4: (9.0, 5.0),
-    INT8_HADAMARD: (19.0, 12.0),
-    INT4_HADAMARD: (23.0, 13.0),
+    INT4: (8.0, 5.0),
+    INT8_HADAMARD: (15.0, 7.0),
+    INT4_HADAMARD: (17.0, 8.0),
     TOP_K: (86.0, 32.0),
     FORWARD_MASK: (4.0, 13.0),
 }
