@@ -158,7 +158,8 @@ class Store:
     def work_keys(self) -> tuple[str, ...]:
         """Return the stage keys that have a work folder."""
         folder = self.local / "work"
-        return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
+        names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+        return tuple(sorted(name for name in names if not name.startswith(".")))  # those are partial, or removed
 
     def drop_work(self, key: str) -> None:
         """Delete the work folder of a stage key."""

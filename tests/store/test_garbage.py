@@ -215,6 +215,17 @@ def test_work_that_no_run_will_continue_goes(runs: Store) -> None:
     assert [(one.path, one.why) for one in removal.left] == [(f"work/{keys[2]}", "a run works in it")]
 
 
+def test_work_that_is_being_removed_is_no_work(runs: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A work folder that a removal has hidden and was killed before it deleted is listed as no attempt's work."""
+    gone, kept = (runs.runs.load(f"old-{number}").stages[0].key for number in (1, 4))
+    for key in (gone, kept):
+        (runs.work(key) / "checkpoint").write_text("half")
+    monkeypatch.setattr(shutil, "rmtree", lambda *arguments, **named: None)
+    remove_old_runs(runs, 1)
+    assert len(list((runs.local / "work").iterdir())) == 2
+    assert runs.work_keys() == (kept,)
+
+
 def test_what_a_killed_process_left_goes(runs: Store) -> None:
     """Partial files of dead processes are counted and deleted; those of living ones stay."""
     dead = runs.local / "artifacts" / "own" / ".x.0123.part"
