@@ -18,6 +18,7 @@ from fleetune.store import Ingredients, RunRecord, Store, changes, stage_key
 from fleetune.store.stage_key import CODE_PREFIX, flatten_config
 from flows.attempt import read_ingredients
 from flows.context import RunContext, StageSelection
+from flows.promoted_start import without_place
 from flows.provenance import MeasurementPair, MeasurementVerdict
 from stages.catalog import StageSpec, config_slice, content_names
 
@@ -45,7 +46,7 @@ class CachePolicy:
         """Read every external digest once; Refused when an input is missing or a stage does not exist."""
         self._context = context
         self._config = config
-        self._plain = json_io.dump(config)
+        self._plain = json_io.dump(without_place(config))
         self._selection = selection
         self._verified: set[tuple[str, str]] = set()
         selection.validate(context.catalog, config)
@@ -149,7 +150,7 @@ class CachePolicy:
         """Add the measurement of the newest unfinished run of this config, unless a newer run of it is done."""
         store = self._context.store
         for run in store.runs.named(self._config.name):
-            if run.id == this_run or json_io.dump(run.config) != self._plain:
+            if run.id == this_run or json_io.dump(without_place(run.config)) != self._plain:
                 continue
             past = {stage.stage: stage for stage in run.stages}
             if run.state == "done" and self.specs[-1].name in past:

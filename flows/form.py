@@ -18,6 +18,7 @@ from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import StageSelection
+from flows.promoted_start import in_this_store
 from stages.catalog import STAGES
 
 AS_GIVEN = "as in the run file"
@@ -105,7 +106,7 @@ def config_of(request: RunRequest, store: Store) -> tuple[RunConfig, str]:
     if file is not None:
         return configs.load(file, request.sets()), ""
     past = _past_run(request.base, store)
-    return configs.with_changes(past.config, request.sets(), past.id), past.id
+    return configs.with_changes(in_this_store(store, past.config), request.sets(), past.id), past.id
 
 
 def selection_of(request: RunRequest, past: str) -> StageSelection:

@@ -14,8 +14,8 @@ from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.run_config import ModelRequest, PromotionRequest, RunConfig
 from fleetune.errors import Refused
 from fleetune.store import PromotionDecision, RunRecord, Store
+from flows.promoted_start import CHECKPOINT, model_folder, start_digest, without_place
 
-CHECKPOINT, MODEL, ADAPTER = "checkpoint", "model", "adapter"
 PREPARE = "prepare"
 
 
@@ -89,18 +89,9 @@ def _decide(
         )
 
 
-def model_folder(store: Store, checkpoint: str) -> Path:
-    """The Hugging Face folder or PEFT adapter of a checkpoint."""
-    folder = store.folder(CHECKPOINT, checkpoint)
-    return folder / ADAPTER if (folder / ADAPTER).is_dir() else folder / MODEL
-
-
 def start_of(store: Store, config: RunConfig) -> str:
     """Digest of the promoted checkpoint that a config starts from; empty for any other start."""
-    lora = config.model.lora
-    place = Path((lora.start if lora else config.model.source) or "")
-    is_artifact = place.name in (MODEL, ADAPTER) and place.parent.parent.name == CHECKPOINT
-    digest = place.parent.name if is_artifact else ""
+    digest = start_digest(config.model)
     return digest if digest and store.promotions.origin(config.name, digest) else ""
 
 
@@ -132,7 +123,7 @@ def _digest(model: ModelRequest) -> str:
 
 
 def _settings(config: RunConfig) -> object:
-    return json_io.dump(replace(config, schedule=None))
+    return json_io.dump(without_place(replace(config, schedule=None)))
 
 
 def _numbers(score: Score, samples: int) -> str:

@@ -16,6 +16,7 @@ from fleetune.store import RunRecord, Store
 from flows import api, configs
 from flows.context import RunContext, StageSelection
 from flows.form import AS_GIVEN
+from flows.promoted_start import in_this_store
 from flows.runner import Runner
 from stages.catalog import EVALUATE, PREPARE
 
@@ -80,7 +81,8 @@ def reevaluation(request: EvaluationRequest, store: Store) -> Reevaluation:
     """What `request` asks for. Refused: an unknown run, one without a checkpoint, gone artifacts, wrong data."""
     past = store.runs.load(request.run)
     sets = request.sets()
-    config = configs.with_changes(_without_local_data(past.config), sets, past.id) if sets else past.config
+    begun = in_this_store(store, past.config)
+    config = configs.with_changes(_without_local_data(begun), sets, past.id) if sets else begun
     known: dict[str, str] = {}
     for stage in past.stages:  # a run that evaluated again has the checkpoint among its inputs
         known = {**stage.inputs, **known, **stage.outputs}

@@ -19,7 +19,7 @@ from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import RunFacts, StageTask
-from fleetune.errors import FleetuneError, TryAgain
+from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Job, open_stage_launchers
 from fleetune.store import KeyRecord, Lock, PromotionDecision, RunRecord, StageRecord
 from fleetune.store.runs import new_run_id
@@ -27,6 +27,7 @@ from flows import attempt, promotion, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
+from flows.promoted_start import move_note
 from flows.provenance import version_of
 from flows.tracking import FollowedStages, RunTracker, StageEvent
 from stages.catalog import StageSpec, config_slice, content_names, find_stage
@@ -91,7 +92,17 @@ class Runner:
             self._open.enter_context(self._containers)
         self.context.store.tidy()
         self._tracker.save()
+        if note := self._move_note():
+            self.context.listen(StageEvent(stage="run", kind="note", text=note))
         return self
+
+    def _move_note(self) -> str:
+        """A sentence if the run that is repeated had its start in a folder which is gone; else empty."""
+        try:
+            past = self.context.store.runs.load(self.rerun_of) if self.rerun_of else None
+        except Refused:  # its record was deleted meanwhile
+            return ""
+        return move_note(past.config, self.config) if past else ""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         """Stop every process and write to run.json how the run ended."""

@@ -92,9 +92,11 @@ def rerun(
     """Run the config of an earlier run again, from a stage on and with changes if asked for."""
     from flows import configs
     from flows.context import StageSelection
+    from flows.promoted_start import in_this_store
 
-    found = options.store().runs.load(run)
-    config = configs.with_changes(found.config, options.sets or (), found.id)
+    store = options.store()
+    found = store.runs.load(run)
+    config = configs.with_changes(in_this_store(store, found.config), options.sets or (), found.id)
     if config.fleet.simulated and only is None and until is None:
         until = found.stages[-1].stage  # it ends where it ended
     ends = f" --only {only}" if only else f" --until {until}" if until else ""

@@ -165,6 +165,6 @@ def models(options: CommonOptions) -> None:
 
 def _folder(store: "Store", decision: "PromotionDecision") -> str | None:
     """Path of the Hugging Face folder or PEFT adapter; None when it is gone from the store."""
-    from flows.promotion import model_folder
+    from flows.promoted_start import model_folder
 
     return str(model_folder(store, decision.checkpoint)) if store.has("checkpoint", decision.checkpoint) else None

@@ -1,5 +1,6 @@
 """The artifacts of a run that was trained."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import json_io
@@ -7,6 +8,7 @@ from fleetune.contracts.metrics import EvaluationMetrics, TrainingMetrics
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
+from flows.promoted_start import in_this_store
 
 
 @record
@@ -35,7 +37,7 @@ def trained_run(store: Store, name: str) -> TrainedRun:
         )
     scores, metrics = run.outputs.get("evaluation"), run.outputs.get("metrics")
     return TrainedRun(
-        run=run,
+        run=replace(run, config=in_this_store(store, run.config)),
         **{kind: store.folder(kind, run.outputs[kind]) for kind in ("checkpoint", "model", "data")},
         scores=None
         if scores is None
