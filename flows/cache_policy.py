@@ -54,6 +54,8 @@ class CachePolicy:
         wanted = {name for spec in self.specs for name in content_names(spec, self._plain)}
         self._marks = {name: mark(config) for name, mark in context.marks.items() if name in wanted}
         self._contents = {name: context.contents[name](config) for name in sorted(wanted)}
+        has_own_image = any(map(self._has_own_image, self.specs))
+        self._image = context.image_id(config.stages.image or "") if has_own_image else ""
 
     def must_be_stored(self, spec: StageSpec) -> bool:
         """True when the selection starts from stored outputs of this stage."""
@@ -146,6 +148,11 @@ class CachePolicy:
         """True when the selection runs this stage whatever is stored: all that it does not take from the store."""
         return self._selection.force and not self.must_be_stored(spec)
 
+    def _has_own_image(self, spec: StageSpec) -> bool:
+        """True when the stage runs in an image of the user's: nobody compares that with the code, as ours are."""
+        stages = self._config.stages
+        return bool(spec.image and stages.launcher == DOCKER and stages.image)
+
     def _unfinished(self, spec: StageSpec, found: Decision, this_run: str) -> Decision:
         """Add the measurement of the newest unfinished run of this config, unless a newer run of it is done."""
         store = self._context.store
@@ -169,9 +176,8 @@ class CachePolicy:
         named.update({f"package.{name}": self._context.versions(name) for name in spec.packages})
         for section, value in config_slice(spec, self._plain).items():
             named.update({f"config.{name}": text for name, text in flatten_config(value, section).items()})
-        stages = self._config.stages
-        if spec.image and stages.launcher == DOCKER and stages.image:
-            named["config.stages.image"] = stages.image
+        if self._has_own_image(spec):
+            named["content.stages.image"] = self._image
         named.pop("config.model.revision", None)  # the key has the content's digest instead
         if not spec.always_runs:
             named["seed"] = str(self._config.seed)

@@ -8,7 +8,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import LOCAL_DATA
 from fleetune.errors import Refused
-from fleetune.launching import Launcher, ProcessLauncher
+from fleetune.launching import Launcher, ProcessLauncher, stage_image_id
 from fleetune.store import Store
 from fleetune.store.stage_key import SourceDigests
 from flows.provenance import (
@@ -70,6 +70,8 @@ class RunContext:
     """name of a key fact, as in the catalog -> its text, computed from input folders"""
     pin: Callable[[RunConfig], RunConfig] = pin_revisions
     """Pins hub names to commits when the run begins, so that every stage and worker reads the same."""
+    image_id: Callable[[str], str] = stage_image_id
+    """name of an image that stages run in -> digest of what it holds"""
     versions: Callable[[str], str] = version_of
     sources: Callable[[str], Mapping[str, str]] = field(default_factory=lambda: SourceDigests().of)
     """module -> path and digest of each source file that it runs"""

@@ -5,7 +5,7 @@ line of the command's stdin, never in its arguments or environment. Not used: mu
 inherit the parent's state) and subprocess pools (they hide how a child died).
 """
 
-from fleetune.launching.factory import open_sites, open_stage_launchers
+from fleetune.launching.factory import open_sites, open_stage_launchers, stage_image_id
 from fleetune.launching.job import (
     MALLOC_ENVIRONMENT,
     MODEL_MODULES,
@@ -33,5 +33,6 @@ __all__ = [
     "describe_used_memory",
     "open_sites",
     "open_stage_launchers",
+    "stage_image_id",
     "thread_environment",
 ]

@@ -27,3 +27,10 @@ def open_stage_launchers(note: Callable[[str], None]) -> "StageLaunchers":
     from fleetune.launching.docker.sites import StageLaunchers
 
     return StageLaunchers(note)
+
+
+def stage_image_id(image: str) -> str:
+    """Id of an image on the engine that stages run on: it changes with what the image holds, and not with its name."""
+    from fleetune.launching.docker.engine_client import image_id
+
+    return image_id(image)

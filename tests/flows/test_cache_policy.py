@@ -10,7 +10,7 @@ import pytest
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Gate, Lane, LinkUse, PlanResult
-from fleetune.contracts.run_config import RunConfig
+from fleetune.contracts.run_config import RunConfig, StagesRequest
 from fleetune.errors import TryAgain
 from fleetune.store import RunRecord, Store
 from flows.attempt import resumable_attempts, write_ingredients
@@ -22,7 +22,7 @@ from flows.tracking import StageEvent, ignore_event
 from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
 from tests.clock.fleets import FLEET, plan
-from tests.flows.toy_pipeline import World, run_toy, toy_context
+from tests.flows.toy_pipeline import MEASURE, SHAPE, World, run_toy, toy_context
 
 TRAIN = find_stage(STAGES, "train")
 FIRST, LAST = ("u0 u1", {"a": 4}, 2), ("u2 u3", {"b": 4}, 1)
@@ -178,6 +178,27 @@ def test_another_processor_under_the_same_name_trains_anew(world: World, root: P
     """Another processor, GPU, torch or image rounds differently: the key holds the devices' fingerprints."""
     moved = replace(FLEET, devices=tuple(replace(device, fingerprint="another") for device in FLEET.devices))
     assert decision(world, root, fleet=moved).key != decision(world, root).key
+
+
+def test_an_image_counts_by_what_it_holds(world: World, root: Path) -> None:
+    """A stage runs again in another image under the same name, and is reused in the same image under another name; a
+    stage that runs in no container does not ask for one."""
+
+    def key(stage: str, image: str, held: str) -> str:
+        context = replace(
+            toy_context(root),
+            catalog=(replace(MEASURE, image="ours"), replace(SHAPE, image="ours", inputs=())),
+            image_id=lambda name: f"{held} {asked.append(name) or ''}",
+        )
+        config = replace(world.config(), stages=StagesRequest(launcher="docker", image=image))
+        policy = CachePolicy(context, config, StageSelection())
+        return policy.decide(find_stage(context.catalog, stage), {}).key
+
+    asked: list[str] = []
+    assert key("shape", "mine:1", "sha256:a") != key("shape", "mine:1", "sha256:b")
+    assert key("shape", "mine:1", "sha256:a") == key("shape", "mine:2", "sha256:a")
+    assert set(asked) == {"mine:1", "mine:2"}
+    run_toy(root, replace(world.config(), stages=StagesRequest(image="mine:1")))
 
 
 def unfinished(world: World, root: Path, value: str = "100") -> RunRecord:

@@ -9,6 +9,7 @@ import os
 import shutil
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,18 @@ def find_image(client: docker.DockerClient, engine_name: str, image: str = IMAGE
         ) from None
     labels = (attrs.get("Config") or {}).get("Labels") or {}
     return Image(id=str(attrs["Id"]), mounted=MOUNTED_LABEL in labels, architecture=str(attrs.get("Architecture", "")))
+
+
+def image_id(image: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Id of an image on the local engine: a digest of what it holds, whatever names it has.
+
+    TryAgain when no engine answers; Refused, with the images it has, where it is missing.
+    """
+    with closing(connect(None, environment)) as client:
+        try:
+            return find_image(client, "of this machine", image).id
+        except ENGINE_ERRORS as error:
+            raise TryAgain(f"the engine of this machine failed to report image {image} ({error})") from None
 
 
 def describe_engine(client: docker.DockerClient) -> EngineDescription:

@@ -71,6 +71,17 @@ def test_the_local_engine_behind_a_socket(tmp_path: Path) -> None:
         engine_client.connect(None, {"DOCKER_HOST": address}).close()
 
 
+def test_the_id_of_an_image(tmp_path: Path) -> None:
+    """An image of the local engine is known by its id; one that is not there, and no engine, are named."""
+    images = {"/v1.41/images/mine/json": {"Id": "sha256:a"}, "/v1.41/images/json": []}
+    with on_socket(tmp_path / "s", {**ANSWERS, **images}) as address:
+        assert engine_client.image_id("mine", {"DOCKER_HOST": address}) == "sha256:a"
+        with pytest.raises(Refused, match="has no image other"):
+            engine_client.image_id("other", {"DOCKER_HOST": address})
+    with pytest.raises(TryAgain, match="no container engine answers"):
+        engine_client.image_id("mine", {"DOCKER_HOST": f"unix://{tmp_path}/none"})
+
+
 def test_docker_host_on_another_machine(pki: dict[str, Path]) -> None:
     """The engine of a DOCKER_HOST with TLS or ssh counts as one of another machine."""
     with on_port(context(pki["server"])) as address:
