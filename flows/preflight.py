@@ -22,7 +22,8 @@ def predict_run(runner: Runner) -> RunRecord:
 
     Measurements are assumed to be unchanged. Refused when a stage that must be stored is not.
     """
-    past = {stage.stage for run in runner.context.store.runs.all() for stage in run.stages if stage.state == "done"}
+    registry = runner.context.store.runs
+    past = {stage.stage for run in registry.all() for stage in run.stages if stage.state == "done"}
     made: dict[str, str] = dict(runner.given)
     stages: dict[str, StageRecord] = {}
     for spec in runner.specs:
@@ -34,7 +35,8 @@ def predict_run(runner: Runner) -> RunRecord:
         else:
             stages[spec.name] = _predict_stage(runner, spec, made, stages)
         made.update(stages[spec.name].outputs)
-    return dataclasses.replace(runner.record, state="planned", stages=tuple(stages.values()))
+    number = registry.next_number()
+    return dataclasses.replace(runner.record, number=number, state="planned", stages=tuple(stages.values()))
 
 
 def _reason_with_unknown_inputs(spec: StageSpec, missing: list[str], ran_before: bool) -> str:

@@ -91,7 +91,7 @@ class Runner:
         if self._containers is not None:
             self._open.enter_context(self._containers)
         self.context.store.tidy()
-        self._tracker.save()
+        self._tracker.update(number=self.context.store.runs.next_number())
         if note := self._move_note():
             self.context.listen(StageEvent(stage="run", kind="note", text=note))
         return self

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import NAME, check_name, distinct, one_of, record
@@ -54,6 +57,9 @@ class RunRecord:
     """`runs/RUN_ID/run.json`."""
 
     id: str
+    number: Annotated[int, Field(exclude_if=lambda value: not value)] = 0
+    """Above that of every run that the store had when this one began, whatever the clock says; two that begin at once
+    may have the same. 0: a run of an older version."""
     config: RunConfig
     seed: int
     code_version: str
@@ -76,6 +82,11 @@ class RunRecord:
         distinct(f"run {self.id}", "stage", (stage.stage for stage in self.stages))
 
     @property
+    def order(self) -> tuple[int, str, str]:
+        """Sort key of runs, oldest first: by number, since a clock may have been set back, then by time and id."""
+        return self.number, self.started, self.id
+
+    @property
     def refused(self) -> bool:
         """True when the run failed for a reason that only a change of its config takes away."""
         return self.exit_code in (Refused.exit_code, Infeasible.exit_code)
@@ -96,6 +107,7 @@ class RunRecord:
 LATEST, PREVIOUS = "latest", "previous"
 STARTED = re.compile(rb'\n "started": "([^"\\\n]*)"')
 """The line of a run record that says when the run started; deeper keys are indented further."""
+NUMBER = re.compile(rb'\n "number": ([0-9]+)')
 
 
 class RunRegistry:
@@ -156,15 +168,19 @@ class RunRegistry:
 
     def newest_first(self) -> Iterator[RunRecord]:
         """Yield the readable run records, newest first; each is parsed when it is reached."""
-        found = {name: content for name in self._storage.names("runs") if (content := self._content(name))}
-        started = {name: self._started(name, content) for name, content in found.items()}
-        for name in sorted(found, key=lambda name: (started[name], name), reverse=True):
+        found = self._contents()
+        order = {name: self._order(name, content) for name, content in found.items()}
+        for name in sorted(found, key=order.__getitem__, reverse=True):
             if record := self._readable(name, found[name]):
                 yield record
 
     def count(self) -> int:
         """Return the number of run records, readable or not."""
         return sum(self._content(name) is not None for name in self._storage.names("runs"))
+
+    def next_number(self) -> int:
+        """Return the number of a run that begins now."""
+        return 1 + max((self._order(name, content)[0] for name, content in self._contents().items()), default=0)
 
     def named(self, name: str) -> tuple[RunRecord, ...]:
         """Return the runs of the config called `name`, newest first."""
@@ -185,12 +201,17 @@ class RunRegistry:
         except OSError:
             return None
 
-    def _started(self, name: str, content: bytes) -> str:
-        """When a run started: read without parsing the record if it is formatted as the registry formats it."""
-        if found := STARTED.search(content):
-            return found[1].decode("utf-8", "replace")
+    def _contents(self) -> dict[str, bytes]:
+        """Name -> bytes of every run record that can be read."""
+        return {name: content for name in self._storage.names("runs") if (content := self._content(name))}
+
+    def _order(self, name: str, content: bytes) -> tuple[int, str, str]:
+        """RunRecord.order, read without parsing the record if it is formatted as the registry formats it."""
+        if started := STARTED.search(content):
+            number = NUMBER.search(content)
+            return int(number[1]) if number else 0, started[1].decode("utf-8", "replace"), name
         record = self._readable(name, content)
-        return record.started if record else ""
+        return record.order if record else (0, "", name)
 
     def _readable(self, name: str, content: bytes) -> RunRecord | None:
         try:

@@ -224,7 +224,7 @@ MOST_RUNS = 50
 def history(store: Store, run: RunRecord, links: StoreLinks) -> Page:
     """Return the page of all runs of the config of `run`; that one is shown as it is given, not as it is stored."""
     others = [other for other in store.runs.named(run.config.name) if other.id != run.id]
-    runs = sorted([run, *others], key=lambda one: (one.started, one.id), reverse=True)
+    runs = sorted([run, *others], key=lambda one: one.order, reverse=True)
     pairs = list(zip(runs, [*runs[1:], None], strict=True))[:MOST_RUNS]
     promoted = {name: decided.promoted for name, decided in decisions(store, run.config.name).items()}
     rows = [(*_row(store, one, before, links), _row_state(one, promoted)) for one, before in pairs]

@@ -144,5 +144,5 @@ def base_of(store: Store, run: RunRecord, rerun_of: str) -> RunRecord | None:
             return store.runs.load(rerun_of)
         except FleetuneError:
             return None
-    before = [one for one in store.runs.named(run.config.name) if one.id != run.id and one.started <= run.started]
+    before = [one for one in store.runs.named(run.config.name) if one.id != run.id and one.order <= run.order]
     return before[0] if before else None

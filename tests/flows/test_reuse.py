@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from fleetune.contracts.run_config import ModelRequest, RunConfig
 from fleetune.errors import Refused
-from fleetune.store import RunRecord
+from fleetune.store import RunRecord, Store
 from flows.context import StageSelection
 from flows.preflight import predict_run
 from flows.runner import Runner
@@ -35,6 +36,17 @@ def test_the_same_run_twice_runs_nothing_the_second_time(world: World, root: Pat
     assert second.outputs == first.outputs
     assert second.stage("measure").why == "ran: measured in every run; the stored value is kept, within tolerance"
     assert second.stage("watch").why == "ran: beside learn"
+
+
+def test_runs_are_in_the_order_in_which_they_began(world: World, root: Path) -> None:
+    """A run is the latest one when it began last, in a dry run too, though the clock was set back before it."""
+    first = run_toy(root, world.config())
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    context = replace(toy_context(root), store=Store(root, clock=lambda: past))
+    planned = predict_run(Runner(context, world.config(), StageSelection()))
+    second = run_without_prefect(Runner(context, world.config(), StageSelection()))
+    assert second.started < first.started and second.order > first.order and planned.order > first.order
+    assert context.store.runs.load("latest").id == second.id
 
 
 @pytest.mark.parametrize(

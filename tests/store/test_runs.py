@@ -11,6 +11,7 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.store import Lock, RunRecord, StageRecord, Store
+from fleetune.store.garbage import remove_old_runs
 from fleetune.store.lock import is_held
 
 CONFIG = RunConfig(
@@ -43,6 +44,20 @@ def test_runs_are_listed_newest_first(store: Store) -> None:
     assert store.runs.load("latest").id == "a-1"
     assert store.runs.load("b") == a_run("b-1", "2026-01-02")
     assert store.runs.load("b-1").outputs == {"plan": "b0" * 16}
+
+
+def test_a_clock_that_was_set_back_makes_no_run_older(store: Store) -> None:
+    """The run that began last is `latest`, and the last that is removed, though its time is before that of others; runs
+    of older versions, which have no number, come before all others."""
+    for run in (a_run("old-1", "2026-05-01"), a_run("old-2", "2026-05-02")):
+        store.runs.save(run)
+    for name, started in (("new-1", "2026-05-03"), ("new-2", "2026-01-01"), ("new-3", "2026-01-01")):
+        store.runs.save(dataclasses.replace(a_run(name, started), number=store.runs.next_number()))
+    assert [run.number for run in store.runs.all()] == [3, 2, 1, 0, 0]
+    assert [run.id for run in store.runs.all()] == ["new-3", "new-2", "new-1", "old-2", "old-1"]
+    assert store.runs.load("latest").id == "new-3" and store.runs.load("previous").id == "new-2"
+    assert [one.run for one in remove_old_runs(store, 2).kept] == ["new-3", "new-2"]
+    assert store.runs.next_number() == 4
 
 
 def test_names_that_a_user_thinks_of(store: Store) -> None:
