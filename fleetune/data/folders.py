@@ -1,25 +1,24 @@
 """Folders of data files: which of them belong to which split, by their names or as save_to_disk has written them."""
 
-import re
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
-from fleetune.data.splits import TEST_NAMES, TRAIN
+from fleetune.data.splits import TEST_NAMES, TRAIN, split_names
 from fleetune.data.tables import SUFFIXES
 from fleetune.errors import Refused
 
-SPLIT_NAME = re.compile(rf"({'|'.join((TRAIN, *TEST_NAMES))})(?=$|[._-])", re.IGNORECASE)
 MAX_LISTED = 5
 NO_SPLIT = ""
 
 
-def folder_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
+def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Path, ...]]:
     """Data files by split name, in sorted order; if no file names a split, all files are `train`.
 
-    Raises Refused if no file trains, and if some files name a split and others none: nobody would notice that those
-    are not read.
+    Raises Refused if `needs_train` and no file trains, if a file names two splits, and if some files name a split and
+    others none: nobody would notice that those are not read.
     """
     saved = _saved_to_disk(folder)
     if saved:
@@ -27,16 +26,32 @@ def folder_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
     files = data_files(folder)
     splits: dict[str, list[Path]] = {}
     for file in files:
-        splits.setdefault(_split_of(file.relative_to(folder)), []).append(file)
+        splits.setdefault(_split_of(folder, file), []).append(file)
     if set(splits) == {NO_SPLIT}:
         return {TRAIN: tuple(files)}
-    if TRAIN not in splits:
+    if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
         raise Refused(
-            f"{folder}: no train data; name a file train{{{','.join(SUFFIXES)}}}, or keep images in a folder per class "
-            f"(data files found: {_listed(folder, files) or 'none'})"
+            f"{folder}: no train data; name a file train{{{','.join(SUFFIXES)}}}, list what trains in data.files, or "
+            f"keep images in a folder per class (data files found: {_listed(folder, files) or 'none'})"
         )
     _check_all_named(folder, splits)
     return {name: tuple(found) for name, found in splits.items()}
+
+
+def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
+    """Files that were listed, by split name; all of them are `train` unless some name train and others a test split.
+
+    A file that names no split, or two, trains: it was listed to be read.
+    """
+    below = os.path.commonpath([file.parent for file in files])
+    named = {file: _nearest_names(file.relative_to(below)) for file in files}
+    tested = {file: min(words) for file, words in named.items() if len(words) == 1 and TRAIN not in words}
+    if not tested or {TRAIN} not in named.values():
+        return {TRAIN: files}
+    splits = {TRAIN: tuple(file for file in files if file not in tested)}
+    for file, name in tested.items():
+        splits[name] = (*splits.get(name, ()), file)
+    return splits
 
 
 def data_files(folder: Path) -> list[Path]:
@@ -62,13 +77,24 @@ def _listed(folder: Path, files: list[Path]) -> str:
     return ", ".join(str(file.relative_to(folder)) for file in files[:MAX_LISTED]) + more
 
 
-def _split_of(relative: Path) -> str:
-    """`train` for train.csv, data/train-00000-of-00001.parquet and train/x.parquet; empty if no part names a split."""
-    for part in reversed(relative.parts):
-        found = SPLIT_NAME.match(part)
-        if found:
-            return found[1].lower()
-    return NO_SPLIT
+def _split_of(folder: Path, file: Path) -> str:
+    """`train` for train.csv, imdb_train-0.parquet and train/x.parquet; empty if no part of the path names a split.
+
+    Raises Refused if a part names two.
+    """
+    found = sorted(_nearest_names(file.relative_to(folder)))
+    if found[1:]:
+        raise Refused(
+            f"{folder}: {file.relative_to(folder)} names {' and '.join(found)}, so it is not clear whether it trains; "
+            f"give its name one of {', '.join((TRAIN, *TEST_NAMES))}, take it out of the folder, or list what trains "
+            "in data.files"
+        )
+    return found[0] if found else NO_SPLIT
+
+
+def _nearest_names(relative: Path) -> frozenset[str]:
+    """The splits that a file's name has, or else the nearest of its folders whose name has any."""
+    return next((found for part in reversed(relative.parts) if (found := split_names(part))), frozenset())
 
 
 def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
-from fleetune.data.folders import data_files, folder_splits
+from fleetune.data.folders import data_files, folder_splits, listed_splits
 from fleetune.data.images import image_folder_source
 from fleetune.data.named_datasets import (
     HUB_NAME,
@@ -51,7 +51,7 @@ def open_source(request: DataRequest) -> DataSource:
             "own; leave data.validation out, or let it name a source"
         )
     if isinstance(request.validation, str):
-        tested = _open_source(validation_request(request))
+        tested = _open_source(validation_request(request), needs_train=False)
         notes = (*_replaced_notes(request, opened), *tested.notes)
         opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder, notes=notes)
         if opened.packed or tested.packed:
@@ -96,31 +96,32 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _open_source(request: DataRequest) -> DataSource:
+def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
     if request.streaming and not _is_remote(request.source):
         raise Refused(
             f"data: streaming is for sets on the Hugging Face hub, and {request.named} is read row by row anyway; "
             "leave data.streaming out"
         )
     if request.files:
-        return _tables(request, {"train": listed_files(request)}, None)
+        return _tables(request, listed_splits(listed_files(request)), None)
     if request.source in BUILTIN_SOURCES:
         return BUILTIN_SOURCES[request.source]()
     path = source_path(request.source)
     check_has_files(request, _has_files(path))
     if path is None:
         return hub_source(request)
-    pictures = image_folder_source(path, request) if path.is_dir() and not data_files(path) else None
+    has_images_only = path.is_dir() and not data_files(path)
+    pictures = image_folder_source(path, request) if has_images_only else None
     if pictures is not None:
         return pictures
-    splits = newest(request, folder_splits(path)) if path.is_dir() else {"train": (path,)}
+    splits = newest(request, folder_splits(path, needs_train)) if path.is_dir() else {"train": (path,)}
     return _tables(request, splits, path if path.is_dir() else None)
 
 
 def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
     tested = tested_split(splits)
     return DataSource(
-        train=tuple(open_table(file) for file in splits["train"]),
+        train=tuple(open_table(file) for file in splits.get("train", ())),
         test=tuple(open_table(file) for file in splits.get(tested, ())),
         text_column=request.text_column,
         image_column=request.image_column,
@@ -216,7 +217,7 @@ def source_name(request: DataRequest) -> str:
     return source if path is None else path.resolve().name
 
 
-DATA_VERSION = 3
+DATA_VERSION = 4
 """Increased whenever this package would prepare different arrays from the same source."""
 
 
@@ -237,7 +238,9 @@ def content_digest(request: DataRequest) -> str:
 
 def _source_digest(request: DataRequest) -> str:
     if request.files:
-        return _digest_of("files", *(f"{file.name}\0{_file_digest(file)}" for file in listed_files(request)))
+        splits = listed_splits(listed_files(request)).items()
+        named = (f"{split}\0{file.name}\0{_file_digest(file)}" for split, files in splits for file in files)
+        return _digest_of("files", *named)
     if request.source == "digits":
         return _digest_of("digits", version("scikit-learn"))
     if request.source in ("docstrings", "stdlib-sources"):

@@ -4,6 +4,7 @@ A window is the last files of a folder by name, with a split that no other windo
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,19 @@ RowIndices = np.ndarray[Any, np.dtype[np.int64]]
 TRAIN, TEST = "train", "test"
 TEST_NAMES = ("test", "validation", "valid", "val", "dev", "eval")
 """Names of test splits; the first that a source has is used."""
+SPLIT_WORDS = {
+    **{name: name for name in (TRAIN, *TEST_NAMES)},
+    "training": TRAIN,
+    "testing": TEST,
+    "evaluation": "eval",
+}
+"""Word in the name of a file or folder -> the split that it names; those of the `datasets` package."""
+NO_LETTERS = re.compile(r"[\W\d_]+")
+
+
+def split_names(name: str) -> frozenset[str]:
+    """The splits that the name of a file or folder has as words, between anything but letters: `imdb_train-2.jsonl`."""
+    return frozenset(SPLIT_WORDS[word] for word in NO_LETTERS.split(name.lower()) if word in SPLIT_WORDS)
 
 
 def tested_split(names: Iterable[str]) -> str:

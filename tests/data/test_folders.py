@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data.sources import validate_data
+from fleetune.data.folders import listed_splits
+from fleetune.data.sources import content_digest, validate_data
 from fleetune.errors import Refused
 from tests.data.samples import FRUITS, IMAGES, json_lines, prepared, texts
 
@@ -28,12 +29,71 @@ def test_every_usual_name_of_a_test_split_is_one(name: str, layout: str, tmp_pat
     assert all(text.endswith("of 1") for text in texts(data, "test"))
 
 
-@pytest.mark.parametrize("other", ["train2.jsonl", "more.csv", "extra/rows.jsonl", "valid2.jsonl"])
+@pytest.mark.parametrize("other", ["trainer.jsonl", "more.csv", "extra/rows.jsonl", "validity.jsonl"])
 def test_a_file_of_no_split_is_refused_where_another_names_one(other: str, tmp_path: Path) -> None:
     """Bug: it was silently not read; now it is named, and what to do with it."""
     folder(tmp_path / "set", "train.jsonl", other)
     with pytest.raises(Refused, match=rf"train\.jsonl names what to train on, so {other} would not be .* data\.files"):
         validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("imdb_train.jsonl", "imdb_test.jsonl"),
+        ("train2.jsonl", "valid2.jsonl"),
+        ("reviews-TRAIN-en.jsonl", "reviews-Dev-en.jsonl"),
+        ("my training.jsonl", "my evaluation.jsonl"),
+        ("a.training.jsonl", "a.testing.jsonl"),
+        ("imdb_train/a.jsonl", "imdb_test/a.jsonl"),
+    ],
+)
+def test_a_split_word_counts_wherever_it_stands_in_a_name(train: str, test: str, tmp_path: Path) -> None:
+    """Bug: of imdb_train and imdb_test beside each other, both were trained on; the words and what may stand around
+    them are those of the datasets library, in a folder and in a pattern of data.files."""
+    source = folder(tmp_path / "set", train, test)
+    data = prepared(tmp_path / "d", source)
+    assert (data.size("train"), data.size("test"), data.info.notes) == (20, 20, ())
+    assert all(text.endswith("of 1") for text in texts(data, "test"))
+    listed = prepared(tmp_path / "listed", "", files=(f"{source}/**/*.jsonl",))
+    assert texts(listed, "test") == texts(data, "test") and listed.size("train") == 20
+
+
+def test_a_folder_that_is_renamed_to_a_split_is_noticed(tmp_path: Path) -> None:
+    """Listed files whose folder becomes that of a test split have another digest, since other rows train."""
+    source = folder(tmp_path / "set", "train/a.jsonl", "more/a.jsonl")
+    request = DataRequest(files=(f"{source}/*/*.jsonl",))
+    before = content_digest(request)
+    (source / "more").rename(source / "test")
+    assert content_digest(request) != before
+
+
+@pytest.mark.parametrize("name", ["train_test.jsonl", "dev-train/a.jsonl", "test.val.jsonl"])
+def test_a_name_of_two_splits_is_refused(name: str, tmp_path: Path) -> None:
+    """What cannot be read as one split is no guess: the file and both words are named."""
+    folder(tmp_path / "set", "train.jsonl", name)
+    with pytest.raises(Refused, match=rf"{name} names \w+ and \w+, so it is not clear.* data\.files"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
+def test_what_is_listed_trains_unless_some_files_train_and_others_test(tmp_path: Path) -> None:
+    """A list without a file called train, and one without a test split, train whole; what names no split or two trains
+    with the rest, since it was listed."""
+    source = folder(tmp_path / "set", "train.jsonl", "web-dev.jsonl", "train_test.jsonl", "more.jsonl")
+
+    def sizes(*names: str) -> tuple[int, ...]:
+        files = tuple(source / name for name in names)
+        return tuple(len(split) for split in listed_splits(files).values())
+
+    assert sizes("web-dev.jsonl", "more.jsonl") == sizes("train.jsonl", "train_test.jsonl") == (2,)
+    assert sizes("train.jsonl", "web-dev.jsonl", "train_test.jsonl", "more.jsonl") == (3, 1)
+
+
+def test_what_is_tested_on_needs_no_train_split(tmp_path: Path) -> None:
+    """A folder that data.validation names may hold a test split alone."""
+    rows = json_lines(tmp_path / "rows.jsonl", FRUITS)
+    data = prepared(tmp_path / "d", rows, validation=str(folder(tmp_path / "held", "imdb_test.jsonl")))
+    assert (data.size("train"), data.size("test")) == (20, 20)
 
 
 def test_hidden_files_are_no_data(tmp_path: Path) -> None:
