@@ -1,18 +1,14 @@
-"""Images: decoding to arrays [height, width, channels] in 0..1, resizing, channels, and folders named after classes."""
+"""Images: decoding to arrays [height, width, channels] in 0..1, resizing and channels."""
 
 import io
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fleetune.contracts.run_config import DataRequest
-from fleetune.data.splits import TEST_NAMES, TRAIN, tested_split, unread_notes
-from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
 
 Image = np.ndarray[Any, np.dtype[np.float64]]
@@ -150,70 +146,3 @@ def _check_pixel_count(location: str, pixels: int) -> None:
     """Refuse decompression bombs by the size that their header claims."""
     if pixels > MAX_PIXELS:
         raise Refused(f"{location}: an image of {pixels} pixels, allowed are {MAX_PIXELS}; make it smaller")
-
-
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".webp")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageFolderTable:
-    """The image files of one split, sorted by class and name; paths are relative to the source's folder."""
-
-    name: str
-    columns: tuple[str, str]
-    files: tuple[tuple[str, str], ...]
-    """(path, class) of each image."""
-    row_noun: str = "image"
-
-    def class_names(self, column: str) -> tuple[str, ...]:
-        """Empty: labels are already class names."""
-        return ()
-
-    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield (number from 1, column -> value) of every image."""
-        for number, row in enumerate(self.files, start=1):
-            yield number, dict(zip(self.columns, row, strict=True))
-
-
-def image_folder_source(folder: Path, request: DataRequest) -> DataSource | None:
-    """Open FOLDER/CLASS/*.png or FOLDER/train/CLASS/*.png; None if no subfolder contains an image.
-
-    Each subfolder is a class and includes its own subfolders. If the folder contains `train` and otherwise only
-    split names, classes are one level deeper.
-    """
-    inside = _folders(folder)
-    named = {place.name.lower(): place for place in inside}
-    split = TRAIN in named and set(named) <= {TRAIN, *TEST_NAMES}
-    tested = tested_split(named) if split else ""
-    train = _table(folder, named[TRAIN] if split else folder, request)
-    if not train.files:
-        return None
-    return DataSource(
-        train=(train,),
-        test=(_table(folder, named[tested], request),) if tested else (),
-        image_column=request.image_column,
-        label_column=request.label_column,
-        folder=folder,
-        notes=unread_notes(folder.resolve().name, named, tested) if split else (),
-    )
-
-
-def _table(root: Path, split: Path, request: DataRequest) -> ImageFolderTable:
-    classes = {place.name: _images(root, place) for place in _folders(split)}
-    empty = [name for name, files in classes.items() if not files]
-    if empty and len(empty) < len(classes):
-        raise Refused(f"{split / empty[0]}: no image in it; add one ({', '.join(IMAGE_SUFFIXES)}) or remove the folder")
-    return ImageFolderTable(
-        name=str(split),
-        columns=(request.image_column, request.label_column),
-        files=tuple((file, name) for name, files in classes.items() for file in files),
-    )
-
-
-def _folders(place: Path) -> list[Path]:
-    return [one for one in sorted(place.iterdir()) if one.is_dir() and not one.name.startswith(".")]
-
-
-def _images(root: Path, place: Path) -> list[str]:
-    found = [one for one in place.rglob("*") if one.suffix.lower() in IMAGE_SUFFIXES and not one.name.startswith(".")]
-    return sorted(one.relative_to(root).as_posix() for one in found if one.is_file())

@@ -15,7 +15,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
 from fleetune.data.folders import data_files, folder_splits, listed_splits
-from fleetune.data.images import image_folder_source
+from fleetune.data.image_folders import image_folder_source
 from fleetune.data.named_datasets import (
     HUB_NAME,
     digits,
@@ -111,7 +111,7 @@ def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
     if path is None:
         return hub_source(request)
     has_images_only = path.is_dir() and not data_files(path)
-    pictures = image_folder_source(path, request) if has_images_only else None
+    pictures = image_folder_source(path, request, needs_train) if has_images_only else None
     if pictures is not None:
         return pictures
     splits = newest(request, folder_splits(path, needs_train)) if path.is_dir() else {"train": (path,)}

@@ -230,11 +230,59 @@ def test_splits_may_be_above_the_classes(test: str, tmp_path: Path) -> None:
     assert shades(data, "test") == {(7, "dog")}
 
 
+@pytest.mark.parametrize(("train", "test"), [("training", "testing"), ("train_set", "val_set"), ("Train", "Test")])
+def test_folders_with_a_split_word_are_splits(train: str, test: str, tmp_path: Path) -> None:
+    """Bug: `training` and `testing` were two classes. Folders without images beside them, and hidden images, are none,
+    and folders around the splits may have any names."""
+    zoo(tmp_path / "set" / "v1" / train, 3)
+    picture(tmp_path / "set" / "v1" / test / "dog" / "x.jpg", 7)
+    picture(tmp_path / "set" / "v1" / train / "dog" / ".thumbs" / "x.jpg", 8)
+    (tmp_path / "set" / "v1" / "annotations").mkdir()
+    data = prepared(tmp_path / "d", tmp_path / "set", SPEC)
+    assert shades(data, "train") == expected(3)
+    assert shades(data, "test") == {(7, "dog")}
+
+
+def test_classes_may_lie_one_folder_deeper(tmp_path: Path) -> None:
+    """Bug: of a folder that holds nothing but one folder of classes, that one folder was the only class."""
+    assert prepared(tmp_path / "d", zoo(tmp_path / "set" / "images").parent, SPEC).labels == ("ant", "cat", "dog")
+
+
 def test_a_class_called_test_is_a_class(tmp_path: Path) -> None:
-    """Split names count as splits only if one of them is train and no other folder exists."""
+    """Split names count as splits only if all folders have them, or one that trains has folders of classes."""
     zoo(tmp_path / "set")
-    picture(tmp_path / "set" / "test" / "x.png", 250)
-    assert prepared(tmp_path / "d", tmp_path / "set", SPEC).labels == ("ant", "cat", "dog", "test")
+    for name in ("test", "train"):
+        picture(tmp_path / "set" / name / "x.png", 250)
+    assert prepared(tmp_path / "d", tmp_path / "set", SPEC).labels == ("ant", "cat", "dog", "test", "train")
+
+
+def test_a_test_split_without_classes_is_told(tmp_path: Path) -> None:
+    """Bug: images to predict, in `test` without classes, made an empty split; a share of train is tested on instead."""
+    zoo(tmp_path / "set" / "train")
+    picture(tmp_path / "set" / "test" / "1.png", 250)
+    data = prepared(tmp_path / "d", tmp_path / "set", SPEC)
+    assert "the images of test lie in no folder of a class, so they have no labels and are not read" in data.info.notes
+    assert (data.size("train"), data.size("test")) == (12, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "says"),
+    [
+        (("1.png", "2.png"), r"set: its images \(1\.png, 2\.png\) lie in no folder of a class, so they have no labels"),
+        (("train/1.png", "test/2.png"), r"set/train: its images \(1\.png\) lie in no folder of a class"),
+        (("cat/1.png", "dog/2.png", "3.png"), r"set: 3\.png lies in no folder .* not be read; .* one \(cat, dog\)"),
+        (("train/cat/1.png", "train/2.png"), r"set/train: 2\.png lies in no folder of a class"),
+        (("train/cat/1.png", "train/dog/2.png", "extra/cat/3.png"), "set/extra: it names no split, and others beside"),
+        (("train/cat/1.png", "test-train/dog/2.png"), "set/test-train: it names test and train, so its images would"),
+        (("test/cat/1.png", "val/dog/2.png"), "set: no train images, only those of test, val; keep what to train on"),
+    ],
+)
+def test_images_that_would_not_be_read_are_refused(images: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    """Images without a class, and those beside the splits, were silently not read, or their folders were classes."""
+    for number, name in enumerate(images):
+        picture(tmp_path / "set" / name, number)
+    with pytest.raises(Refused, match=says):
+        prepared(tmp_path / "d", tmp_path / "set", SPEC)
 
 
 def test_order_is_that_of_names(tmp_path: Path) -> None:

@@ -1,0 +1,182 @@
+"""Folders of images: a folder per class, below a folder per split where there are splits, as `imagefolder` has them."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, tested_split, unread_notes
+from fleetune.data.tables import DataSource
+from fleetune.errors import Refused
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".webp")
+MAX_LISTED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolderTable:
+    """The image files of one split, sorted by class and name; paths are relative to the source's folder."""
+
+    name: str
+    columns: tuple[str, str]
+    files: tuple[tuple[str, str], ...]
+    """(path, class) of each image."""
+    row_noun: str = "image"
+
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """Empty: labels are already class names."""
+        return ()
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield (number from 1, column -> value) of every image."""
+        for number, row in enumerate(self.files, start=1):
+            yield number, dict(zip(self.columns, row, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """A folder and the images in it at any depth."""
+
+    path: Path
+    images: tuple[str, ...]
+    """Paths relative to the folder, sorted."""
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Images directly in the folder."""
+        return tuple(image for image in self.images if "/" not in image)
+
+    @property
+    def folders(self) -> tuple["_Place", ...]:
+        """The folders in it that hold images, by name."""
+        found: dict[str, list[str]] = {}
+        for image in self.images:
+            name, slash, rest = image.partition("/")
+            if slash:
+                found.setdefault(name, []).append(rest)
+        return tuple(_Place(path=self.path / name, images=tuple(found[name])) for name in sorted(found))
+
+
+def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = True) -> DataSource | None:
+    """Open FOLDER/CLASS/*.png or FOLDER/train/CLASS/*.png; None if there is no image.
+
+    Each subfolder is a class and includes its own subfolders. A folder whose name has a split word is a split if all
+    others do too, or if it trains and has folders of classes. A folder that holds nothing but one other counts as that.
+    Raises Refused for images that would not be read, and if `needs_train` and none trains; a test split without classes
+    is left out, and a note says so.
+    """
+    whole = _Place(path=folder, images=_images(folder))
+    if not whole.images:
+        return None
+    place = _innermost(whole)
+    splits = _splits(place)
+    without = [name for name, places in splits.items() if not any(one.folders for one in places)]
+    read = {name: places for name, places in splits.items() if name not in without}
+    if TRAIN in without or not read:
+        raise _no_classes(splits[TRAIN if TRAIN in without else without[0]][0])
+    if TRAIN not in read and needs_train:
+        raise Refused(
+            f"{place.path}: no train images, only those of {', '.join(splits)}; keep what to train on in "
+            f"{place.path / TRAIN}, in a folder per class"
+        )
+    tested = tested_split(read)
+    tables = {name: tuple(_table(folder, one, request) for one in read.get(name, ())) for name in (TRAIN, tested)}
+    return DataSource(
+        train=tables[TRAIN],
+        test=tables[tested],
+        image_column=request.image_column,
+        label_column=request.label_column,
+        folder=folder,
+        notes=(*unread_notes(folder.resolve().name, read, tested), *map(_unlabelled_note, without)),
+    )
+
+
+def _innermost(place: _Place) -> _Place:
+    """Go down from a folder that holds one folder of folders and nothing else, unless its name is that of a split."""
+    inside = place.folders
+    only = inside[0] if len(inside) == 1 and not place.beside else None
+    if only is None or split_names(only.path.name) or only.beside:
+        return place
+    return _innermost(only)
+
+
+def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
+    """Split name -> its folders; the folder itself is `train` if what it holds are classes."""
+    _check_beside(place)
+    names = {one: split_names(one.path.name) for one in place.folders}
+    trains = any(words == {TRAIN} and one.folders for one, words in names.items())
+    if not names or not (trains or all(names.values())):
+        return {TRAIN: (place,)}
+    splits: dict[str, tuple[_Place, ...]] = {}
+    for one, words in names.items():
+        _check_beside(one)
+        if len(words) != 1:
+            raise _unclear(one, words)
+        (word,) = words
+        splits[word] = (*splits.get(word, ()), one)
+    return splits
+
+
+def _unclear(place: _Place, words: frozenset[str]) -> Refused:
+    meant = f"names {' and '.join(sorted(words))}" if words else "names no split, and others beside it do"
+    return Refused(
+        f"{place.path}: it {meant}, so its images would not be read; begin its name with {TRAIN} or a test split "
+        f"({', '.join(TEST_NAMES)}) alone, or take it out of the folder"
+    )
+
+
+def _check_beside(place: _Place) -> None:
+    """Refuse images that lie beside the folders of the classes."""
+    if place.beside and place.folders:
+        raise Refused(
+            f"{place.path}: {_listed(place.beside)} lies in no folder of a class, so it has no label and would not be "
+            f"read; move it into one ({_listed([one.path.name for one in place.folders])}), or out of this folder"
+        )
+
+
+def _no_classes(place: _Place) -> Refused:
+    return Refused(
+        f"{place.path}: its images ({_listed(place.images)}) lie in no folder of a class, so they have no labels; keep "
+        f"them in a folder per class, such as {place.path.name}/cat, or name image and label in the rows of a table"
+    )
+
+
+def _unlabelled_note(split: str) -> str:
+    return f"the images of {split} lie in no folder of a class, so they have no labels and are not read"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
+
+
+def _table(root: Path, split: _Place, request: DataRequest) -> ImageFolderTable:
+    classes = {one.path.name for one in split.folders}
+    there = (one for one in sorted(split.path.iterdir()) if one.is_dir() and not one.name.startswith("."))
+    if empty := next((one for one in there if one.name not in classes), None):
+        raise Refused(f"{empty}: no image in it; add one ({', '.join(IMAGE_SUFFIXES)}) or remove the folder")
+    below = split.path.relative_to(root)
+    return ImageFolderTable(
+        name=str(split.path),
+        columns=(request.image_column, request.label_column),
+        files=tuple(
+            ((below / one.path.name / image).as_posix(), one.path.name) for one in split.folders for image in one.images
+        ),
+    )
+
+
+def _images(folder: Path) -> tuple[str, ...]:
+    """Paths of all images in a folder, relative to it and sorted; not those that are hidden."""
+    found: list[str] = []
+    for where, folders, names in os.walk(folder, followlinks=True):
+        here = Path(where)
+        folders[:] = [name for name in folders if not name.startswith(".") and not _is_above(here / name, here)]
+        images = (here / name for name in names if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES))
+        found += [image.relative_to(folder).as_posix() for image in images if image.is_file()]
+    return tuple(sorted(found))
+
+
+def _is_above(place: Path, here: Path) -> bool:
+    """True for a link to a folder that it lies in."""
+    return place.is_symlink() and here.resolve().is_relative_to(place.resolve())
