@@ -128,8 +128,8 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
             raise Refused(f"{location} has nothing in column {column!r}; fill it or leave the row out")
         content = _text(location, column, value) if spec.is_text else as_image(f"{location}, {column}", value, folder)
         label = None if spec.task == "causal-lm" else _sample_label(location, source.label_column, values, spec.task)
-        if names and isinstance(label, int) and not predicts_number(spec.task):
-            label = _class_name(location, source.label_column, label, names)
+        if names and label is not None and not predicts_number(spec.task):
+            label = _named(location, source.label_column, label, names)
         yield Example(location=location, content=content, label=label)
 
 
@@ -141,8 +141,17 @@ def _text(location: str, column: str, value: Any) -> str:
     return value
 
 
-def _class_name(location: str, column: str, number: int, names: tuple[str, ...]) -> str:
-    """Name of a class by its number in a table that names its classes; another table may number them otherwise."""
+def _named(location: str, column: str, label: SampleLabel, names: tuple[str, ...]) -> SampleLabel:
+    """The label, or each of several, by name in a table that names its classes; another table may number them
+    otherwise."""
+    if isinstance(label, tuple):
+        return tuple(_class_name(location, column, each, names) for each in label)
+    return label if isinstance(label, float) else _class_name(location, column, label, names)
+
+
+def _class_name(location: str, column: str, number: RawLabel, names: tuple[str, ...]) -> RawLabel:
+    if not isinstance(number, int):
+        return number
     if not 0 <= number < len(names):
         raise Refused(
             f"{location}: label {number} in column {column!r} is not one of the {len(names)} named ones; mend it or "

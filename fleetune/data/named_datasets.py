@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.class_features import loaded_names
 from fleetune.data.splits import tested_split, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable
 from fleetune.errors import Refused, TryAgain, first_line
@@ -120,8 +121,8 @@ class HubTable:
         return tuple(self.dataset.column_names or next(iter(self.dataset), ()))
 
     def class_names(self, column: str) -> tuple[str, ...]:
-        """Class names of a ClassLabel feature; empty for other columns."""
-        return tuple(getattr((self.dataset.features or {}).get(column), "names", None) or ())
+        """Class names of a ClassLabel feature, or of a list of them; empty for other columns."""
+        return loaded_names((self.dataset.features or {}).get(column))
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield (number from 1, column -> value) of every row."""

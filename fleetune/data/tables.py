@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleetune.contracts.run_config import COMPLETIONS, TARGET_COLUMN
+from fleetune.data.class_features import stored_names
 from fleetune.errors import Refused, first_line
 
 
@@ -189,13 +190,8 @@ class ArrowTable:
         return tuple(self.schema.names)
 
     def class_names(self, column: str) -> tuple[str, ...]:
-        """Class names of a ClassLabel feature; empty for other columns."""
-        noted = (self.schema.metadata or {}).get(b"huggingface", b"{}")
-        try:
-            feature = json.loads(noted)["info"]["features"][column]
-            return tuple(feature["names"]) if feature["_type"] == "ClassLabel" else ()
-        except (ValueError, KeyError, TypeError):
-            return ()
+        """Class names of a ClassLabel feature, or of a list of them; empty for other columns."""
+        return stored_names((self.schema.metadata or {}).get(b"huggingface", b"{}"), column)
 
     def rows(self) -> Rows:
         """Yield (number from 1, column -> value) of every row."""

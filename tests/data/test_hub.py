@@ -3,10 +3,12 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,9 +16,10 @@ from huggingface_hub import constants
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data import named_datasets
+from fleetune.data.named_datasets import HubTable
 from fleetune.data.sources import content_digest, pinned_request
 from fleetune.errors import Refused, TryAgain
-from tests.data.samples import FRUITS, prepared, texts, whole
+from tests.data.samples import FRUITS, TEXT, prepared, texts, whole
 
 NAMES = ["pear", "apple"]
 FEATURES = {"text": {"dtype": "string", "_type": "Value"}, "label": {"names": NAMES, "_type": "ClassLabel"}}
@@ -37,6 +40,44 @@ def save_to_disk(folder: Path, rows: list[dict[str, str]], files: int = 2) -> No
         with pa.OSFile(str(folder / name), "wb") as out, pa.ipc.new_stream(out, part.schema) as stream:
             stream.write_table(part)
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"feature": {"names": NAMES, "_type": "ClassLabel"}, "length": -1, "_type": "Sequence"},
+        {"feature": {"names": NAMES, "_type": "ClassLabel"}, "_type": "List"},
+        {"feature": {"names": NAMES, "_type": "ClassLabel"}, "_type": "LargeList"},
+        [{"names": NAMES, "_type": "ClassLabel"}],
+    ],
+    ids=["Sequence", "List", "LargeList", "list"],
+)
+def test_classes_in_lists_keep_their_names(feature: Any, tmp_path: Path) -> None:
+    """Bug: rows with several labels, stored by number, had the numbers as names; a class that no row has is there."""
+    rows = [{"text": f"t{n}", "label": [[0], [0, 1], []][n % 3]} for n in range(12)]
+    noted = {"info": {"features": {**FEATURES, "label": feature}}}
+    plain = pa.Table.from_pylist(rows).replace_schema_metadata({"huggingface": json.dumps(noted)})
+    pq.write_table(plain, tmp_path / "rows.parquet")
+    spec = replace(TEXT, task="sequence-multi-label-classification")
+    data = prepared(tmp_path / "d", tmp_path / "rows.parquet", spec)
+    assert data.labels == ("pear", "apple")
+    both = np.concatenate([whole(data, split)["labels"] for split in ("train", "test")])
+    assert both.sum(axis=0).tolist() == [8, 4]
+    pq.write_table(plain.set_column(1, "label", pa.array([[0, 7]] * 12)), tmp_path / "rows.parquet")
+    with pytest.raises(Refused, match="label 7 in column 'label' is not one of the 2 named ones"):
+        prepared(tmp_path / "other", tmp_path / "rows.parquet", spec)
+
+
+def test_classes_in_lists_from_the_hub_keep_their_names() -> None:
+    """The same holds for features that the package has loaded, in the classes of each of its versions."""
+    label = SimpleNamespace(names=NAMES)
+    lists = [type(name, (), {"feature": label})() for name in ("Sequence", "List", "LargeList")]
+    for feature in (label, [label], *lists):
+        assert HubTable(name="x", dataset=SimpleNamespace(features={"label": feature})).class_names("label") == (
+            "pear",
+            "apple",
+        )
+    assert HubTable(name="x", dataset=SimpleNamespace(features=None)).class_names("label") == ()
 
 
 def test_saved_dataset_dict_is_read(tmp_path: Path) -> None:
