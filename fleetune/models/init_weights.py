@@ -47,7 +47,7 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
         files = weight_files(folder) if folder is not None else ()
         known = {**drawn, **load_pretrained(base_skeleton(config, request), files, heads)} if heads else drawn
         tensors.update(_draw_adapters(whole, known, seed))
-        tensors.update(_load_adapters(adapter, whole) if adapter else {})
+        tensors.update(_load_adapters(adapter, whole, not predicts_tokens(request.task)) if adapter else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
     path.chmod(FILE_MODE)  # safetensors writes files for their owner only; workers may run as another user
@@ -115,7 +115,7 @@ def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) 
     return found
 
 
-def _load_adapters(folder: Path, whole: nn.Module) -> dict[str, torch.Tensor]:
+def _load_adapters(folder: Path, whole: nn.Module, classifies: bool) -> dict[str, torch.Tensor]:
     """Return the tensors of a PEFT adapter folder under the model's names; Refused if one has no place in it."""
     path = folder / "adapter_model.safetensors"
     try:
@@ -136,12 +136,27 @@ def _load_adapters(folder: Path, whole: nn.Module) -> dict[str, torch.Tensor]:
         matched = next((o for o in options if o in named), None)
         if matched is None:
             raise Refused(f"{path}: {key} has no place in the model; was it made for other lora.targets?")
-        if tensor.shape != named[matched].shape:
-            raise Refused(
-                f"{path}: {key} is {list(tensor.shape)}, but lora.r and the model ask for {list(named[matched].shape)}"
-            )
+        shapes = list(tensor.shape), list(named[matched].shape)
+        if shapes[0] != shapes[1]:
+            raise Refused(f"{path}: {key} {_misfit(key, *shapes, classifies)}")
         found[matched] = tensor.to(named[matched].dtype)
     return found
+
+
+def _misfit(key: str, given: list[int], wanted: list[int], classifies: bool) -> str:
+    """Say why a tensor of an adapter, of the shape `given`, does not fit the model: rank, classes or another base."""
+    rank = -1 if ".lora_B." in key else 0
+    if "lora_" in key and given[rank] != wanted[rank]:
+        return (
+            f"is {given}, but by its own settings and lora.r it has rank {wanted[rank]}, which asks for {wanted}; save "
+            "the adapter again, or give another lora.start"
+        )
+    if "lora_" not in key and given[1:] == wanted[1:] and classifies:
+        return (
+            f"is {given}: the adapter's head is for {given[0]} classes, but the data have {wanted[0]}; give data with "
+            "its classes, or another lora.start"
+        )
+    return f"is {given}, but the model has {wanted} there: the adapter was made for another model.source"
 
 
 def _named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -1,5 +1,6 @@
 """The PEFT adapter that training starts from: what its folder says of the function that its weights make."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ NOT_HERE = (
     "velora_config",
 )
 """Settings of PEFT that change what an adapter computes, and that `model.lora` does not have."""
+NO_NAMES = ("", "..", "base", "model")
+"""Folders that this project writes, whatever the model in them."""
 HARMLESS_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of init_lora_weights that leave the weights of the base as they are; others, such as pissa, change them."""
 
@@ -55,6 +58,31 @@ def refuse_other_settings(folder: Path, lora: Lora) -> None:
             f"{path}: {odd} is {own[odd]!r}, which model.lora does not have, so that the adapter would compute "
             "something else; merge it into its base with PEFT and give that as source, or give another lora.start"
         )
+
+
+def other_base(folder: Path, source: str | None) -> str:
+    """Return a sentence if an adapter names another base than the model's source by its last component; else empty.
+
+    Where either says no name of a model, as a folder called `model` does, nothing is known.
+    """
+    named = str(_plain(folder / SETTINGS).get("base_model_name_or_path") or "")
+    made_for, here = _model_name(named), _model_name(source or "")
+    if not made_for or not here or made_for == here:
+        return ""
+    return (
+        f"the adapter of lora.start ({folder}) was made for {named}, and model.source is {source}; on another model "
+        "its weights mean nothing, so give the model that it was made for, unless these are the same"
+    )
+
+
+def _model_name(named: str) -> str:
+    """Last component of a hub name or path, in small letters; empty if that is no name of a model."""
+    if named.startswith("package:"):
+        return ""
+    parts = Path(named).parts
+    cached = re.fullmatch(r"models--(?:.+--)?(.+)", parts[-3]) if parts[2:] and parts[-2] == "snapshots" else None
+    name = cached[1] if cached else Path(named).name
+    return "" if name in NO_NAMES else name.lower()
 
 
 def classes_of(folder: Path) -> tuple[str, ...]:

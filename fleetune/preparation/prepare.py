@@ -16,7 +16,8 @@ from fleetune.data.writer import write_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
-from fleetune.models.source import configuration, input_spec, source_folder
+from fleetune.models.source import adapter_folder, configuration, input_spec, source_folder
+from fleetune.models.start_adapter import other_base
 from fleetune.models.unit_graph import record_units
 from fleetune.models.units import refuse_tied_adapters
 from fleetune.models.weights import WeightReader
@@ -50,13 +51,20 @@ def prepare(task: PreparationTask) -> None:
     Refused when the steps differ by more than rounding.
     """
     graph, module = write_artifacts(task)
-    for sentence in PreparedData(task.data_folder).info.notes:
+    for sentence in (*PreparedData(task.data_folder).info.notes, *_adapter_notes(task.model)):
         task.note(sentence)
     skipped = compare_recorded(graph, module, task.model, task.model_folder, PreparedData(task.data_folder), task.seed)
     if skipped is not None:
         task.note(skipped)
     if task.model.cache_activations:
         _cache(task, graph)
+
+
+def _adapter_notes(model: ModelRequest) -> tuple[str, ...]:
+    """A sentence if training starts from an adapter that names another base than the model; empty otherwise."""
+    start = adapter_folder(model)
+    said = other_base(start, model.source) if start is not None else ""
+    return (said,) if said else ()
 
 
 def _cache(task: PreparationTask, graph: Graph) -> None:

@@ -21,6 +21,7 @@ from fleetune.errors import Refused
 from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
+from fleetune.models.start_adapter import other_base
 from tests.models.instances import LABELS, batch
 from tests.training.model_families import BY_NAME, FAMILIES, LANGUAGE, TEXT, Family, model_request
 
@@ -152,15 +153,17 @@ def test_adapters_over_a_pretrained_head_train_that_head(tmp_path: Path) -> None
     assert more[HEAD].shape == (4, 32)
 
 
-def adapter(folder: Path, r: int = 2, key: str = "query", stored_r: int = 0, **settings: Any) -> str:
+def adapter(
+    folder: Path, r: int = 2, key: str = "query", stored_r: int = 0, classes: int = 3, width: int = 32, **settings: Any
+) -> str:
     """Write a PEFT adapter folder of ones."""
     folder.mkdir()
     stem = "base_model.model.bert.encoder.layer"
     rows = stored_r or r
-    tensors = {f"{stem}.{n}.attention.self.{key}.lora_A.weight": torch.ones(rows, 32) for n in (0, 1)}
-    tensors.update({f"{stem}.{n}.attention.self.{key}.lora_B.weight": torch.ones(32, rows) for n in (0, 1)})
-    tensors["base_model.model.classifier.weight"] = torch.full((3, 32), 2.0)
-    tensors["base_model.model.classifier.bias"] = torch.full((3,), 2.0)
+    tensors = {f"{stem}.{n}.attention.self.{key}.lora_A.weight": torch.ones(rows, width) for n in (0, 1)}
+    tensors.update({f"{stem}.{n}.attention.self.{key}.lora_B.weight": torch.ones(width, rows) for n in (0, 1)})
+    tensors["base_model.model.classifier.weight"] = torch.full((classes, width), 2.0)
+    tensors["base_model.model.classifier.bias"] = torch.full((classes,), 2.0)
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": r, "lora_alpha": 4, **settings}))
     return str(folder)
@@ -182,7 +185,9 @@ def test_training_goes_on_from_a_given_adapter(precision: str, tmp_path: Path) -
     "changes, why",
     [
         ({"r": 4}, r"r is 4, but model\.lora\.r is 2, by which .*give lora\.r: 4"),
-        ({"stored_r": 4}, r"lora_A\.weight is \[4, 32\], but lora\.r and the model ask for \[2, 32\]"),
+        ({"stored_r": 4}, r"lora_A\.weight is \[4, 32\], but by its .* rank 2, which asks for \[2, 32\]; save"),
+        ({"classes": 5}, r"classifier\.bias is \[5\]: the adapter's head is for 5 classes, but the data have 3"),
+        ({"width": 48}, r"lora_A\.weight is \[2, 48\], but the model has \[2, 32\] there: the adapter was made for an"),
         ({"key": "value"}, "has no place in the model"),
         ({"lora_alpha": 64}, r"lora_alpha is 64, but model\.lora\.alpha is 4, .*give lora\.alpha: 64"),
         ({"use_rslora": True}, "use_rslora is True, which model.lora does not have, .*merge it into its base"),
@@ -202,6 +207,26 @@ def test_an_adapter_that_does_not_fit_is_refused(changes: dict[str, Any], why: s
     request = ModelRequest(task=TEXT, source=pretrained(tmp_path / "model").source, lora=lora)
     with pytest.raises(Refused, match=why):
         drawn(request, tmp_path / "start")
+
+
+@pytest.mark.parametrize(
+    ("named", "source", "told"),
+    [
+        ("google-bert/bert-base-uncased", "FacebookAI/roberta-base", True),
+        ("models/bert-base-uncased", "google-bert/BERT-base-uncased", False),
+        ("/cache/models--google-bert--bert-base-uncased/snapshots/86b5e0934494bd15", "bert-base-uncased", False),
+        ("/cache/models--gpt2/snapshots/607a30d783dfa663", "bert-base-uncased", True),
+        ("../base", "bert-base-uncased", False),
+        ("bert-base-uncased", "package:minilm", False),
+        (None, "bert-base-uncased", False),
+        ("bert-base-uncased", None, False),
+    ],
+)
+def test_an_adapter_of_another_model_is_told(named: str | None, source: str | None, told: bool, tmp_path: Path) -> None:
+    """A note has both names where their last parts differ in more than capitals; nothing is guessed without a name."""
+    note = other_base(Path(adapter(tmp_path / "adapter", base_model_name_or_path=named)), source)
+    assert bool(note) == told
+    assert not told or (f"was made for {named}" in note and f"model.source is {source}" in note)
 
 
 def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:

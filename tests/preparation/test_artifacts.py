@@ -14,6 +14,7 @@ from fleetune.models.export import export_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
+from fleetune.preparation.prepare import PreparationTask, prepare
 from tests.data.samples import json_lines
 from tests.preparation.instances import prepared_below
 from tests.training.model_families import BY_NAME, TEXT, model_request
@@ -88,3 +89,21 @@ def test_an_adapter_of_other_settings_is_refused_at_the_start(tmp_path: Path) ->
     other = dataclasses.replace(request, lora=dataclasses.replace(lora, alpha=16.0))
     with pytest.raises(Refused, match=r"lora_alpha is 4.*, but model\.lora\.alpha is 16"):
         write_init_weights(configuration(request, ORDER), other, 3, tmp_path / "start")
+
+
+def test_an_adapter_of_another_model_is_told_in_the_run(tmp_path: Path) -> None:
+    """The note of an adapter that was made for another model comes from the stage, which goes on."""
+    request = finished(tmp_path / "bert-tiny")
+    request = dataclasses.replace(request, lora=adapter(request, tmp_path))
+    (tmp_path / "bert-tiny").rename(tmp_path / "roberta-tiny")
+    request = dataclasses.replace(request, source=str(tmp_path / "roberta-tiny"))
+    rows = [{"text": f"{n} {ORDER[n % 3]}", "label": ORDER[n % 3]} for n in range(12)]
+    given = DataRequest(source=str(json_lines(tmp_path / "rows.jsonl", rows)), max_length=10)
+    said: list[str] = []
+    prepare(
+        PreparationTask(
+            model=request, data=given, seed=0, note=said.append,
+            model_folder=tmp_path / "model", data_folder=tmp_path / "data",
+        )
+    )  # fmt: skip
+    assert any("was made for" in note and "roberta-tiny" in note for note in said)
