@@ -71,7 +71,8 @@ def write_sequences(job: Job) -> Written:
         splits.append(info)
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
     if TEST in hashes:
-        notes += shared_notes(hashes[TRAIN], hashes[TEST])
+        # of one split, equal samples are kept together, so that only cut ones are in both
+        notes += shared_notes(hashes[TRAIN], hashes[TEST], None if job.source.test else 0)
     return Written(
         labels=(),
         splits=tuple(splits),
@@ -101,7 +102,7 @@ def write_documents(job: Job) -> Written:
         labels=(),
         splits=tuple(splits),
         pad_token_id=int(tokenizer.pad_token_id),
-        notes=overlap_notes(arrays) if TEST in arrays else (),
+        notes=overlap_notes(arrays, None) if TEST in arrays else (),
     )
 
 

@@ -104,23 +104,30 @@ def _rng(seed: int, use: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([seed, *use.encode()]))
 
 
-def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int = 0) -> tuple[str, ...]:
+def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int | None = 0) -> tuple[str, ...]:
     """Return a sentence that counts test rows with the same inputs as a training row; empty if there is none.
 
     `arrays` are the stored inputs by split; `alike` is the number of test rows that equalled a
-    training row before truncation or resizing.
+    training row before truncation or resizing, None where that is unknown.
     """
     return shared_notes(_row_hashes(arrays[TRAIN]), _row_hashes(arrays[TEST]), alike)
 
 
-def shared_notes(train: list[bytes], tested: list[bytes], alike: int = 0) -> tuple[str, ...]:
+def shared_notes(train: list[bytes], tested: list[bytes], alike: int | None) -> tuple[str, ...]:
     """`overlap_notes` from the hashes of the rows of both splits."""
     trained = set(train)
     shared = sum(key in trained for key in tested)
     if not shared:
         return ()
-    cut = f", {shared - alike} of them only after truncation or resizing" if shared > alike else ""
-    return (f"{shared} of {len(tested)} test rows also occur in train{cut}: scores are too high",)
+    note = (
+        f"{shared} of {len(tested)} test rows are also training rows: the model has seen what it is tested on, so its "
+        "scores look better than they are"
+    )
+    cut = 0 if alike is None else shared - alike
+    if cut <= 0:
+        return (note,)
+    which = "these rows differ" if cut == shared else f"{cut} of these rows differ{'s' if cut == 1 else ''}"
+    return (f"{note}; {which} in the source, and became equal when long texts were cut or images resized",)
 
 
 def _row_hashes(split: Mapping[str, Array]) -> list[bytes]:

@@ -11,7 +11,7 @@ import pytest
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
-from tests.data.samples import FRUITS, TEXT, json_lines, prepared, texts, whole
+from tests.data.samples import CAUSAL, FRUITS, TEXT, json_lines, prepared, texts, whole
 
 NUMBERED = [{"text": f"text {n}", "label": n % 2} for n in range(20)]
 
@@ -117,7 +117,11 @@ def test_rows_in_train_and_test_are_told(tmp_path: Path) -> None:
     train = [*FRUITS, {"text": long + " in train", "label": "pear"}]
     test = [*FRUITS[:2], {"text": long + " in test", "label": "apple"}, {"text": "new", "label": "pear"}]
     data = prepared(tmp_path / "d", splits(tmp_path / "set", train, test))
-    said = "3 of 4 test rows also occur in train, 1 of them only after truncation or resizing: scores are too high"
+    said = (
+        "3 of 4 test rows are also training rows: the model has seen what it is tested on, so its scores look better "
+        "than they are; 1 of these rows differs in the source, and became equal when long texts were cut or images "
+        "resized"
+    )
     assert data.info.notes == ("2 of 25 texts are longer than max_length 24 and are cut", said)
 
 
@@ -126,7 +130,10 @@ def test_cut_rows_are_told_where_a_fraction_is_held_out(tmp_path: Path) -> None:
     rows = [{"text": "x" * 40 + str(n), "label": str(n % 2)} for n in range(10)]
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows))
     assert data.info.notes[0] == "10 of 10 texts are longer than max_length 24 and are cut"
-    assert data.info.notes[1].startswith("2 of 2 test rows also occur in train, 2 of them only after")
+    assert data.info.notes[1].startswith("2 of 2 test rows are also training rows: the model has seen")
+    assert data.info.notes[1].endswith(
+        "; these rows differ in the source, and became equal when long texts were cut or images resized"
+    )
 
 
 def test_data_without_oddities_say_nothing(tmp_path: Path) -> None:
@@ -211,3 +218,13 @@ def test_one_class_in_two_spellings_is_one_class(tmp_path: Path) -> None:
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": "1"}]
     with pytest.raises(Refused, match="every row has the label '?1'? in column 'label'"):
         prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows))
+
+
+def test_completions_in_train_and_test_are_told_without_a_guess(tmp_path: Path) -> None:
+    """Bug: of completions that are equal in both files, the note said that they were equal only after truncation."""
+    rows = [{"prompt": f"{n} and 1 are", "completion": f" {n + 1}"} for n in range(8)]
+    data = prepared(tmp_path / "d", splits(tmp_path / "set", rows, rows[:3]), CAUSAL)
+    assert data.info.notes == (
+        "3 of 3 test rows are also training rows: the model has seen what it is tested on, so its scores look better "
+        "than they are",
+    )
