@@ -1,8 +1,8 @@
-"""`python -P child.py PARENT fleetune.launching.fork_server SOCKET MODULE ...` imports modules, then forks children.
+"""`python -P child.py PARENT fleetune.launching.fork_server SOCKET CODE MODULE ...` imports modules, forks children.
 
 Importing torch and transformers takes 3.2 s of processor time; a child that is forked after it takes 10 ms and shares
-the memory of what was imported. This is the server's side; `fleetune.launching.forking` is the launcher's. Messages are
-JSON objects, one a packet:
+the memory of what was imported. CODE tells the state of this project's files (`forking.code_mark`). This is the
+server's side; `fleetune.launching.forking` is the launcher's. Messages are JSON objects, one a packet:
 
     server -> launcher    ready, able
     launcher -> server    start; with descriptors of a file that holds a `Start`, stdin, stdout and stderr
@@ -46,11 +46,11 @@ DESCRIPTORS = 4
 def main() -> None:
     """Import the modules, serve until the launcher ends; in a forked child, run its module instead."""
     end = QuickEnd()
-    door, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
+    door, code, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3:]
     request = ForkServer(door).serve() if _preload(door, modules) else None
     while request is not None:
         _settle(request)
-        inner = _fork_own_server(modules) if request["forks"] else None
+        inner = _fork_own_server(modules, code) if request["forks"] else None
         if inner is None:
             end.code = 1
             _run(request, end)
@@ -214,14 +214,14 @@ def _settle(request: dict[str, Any]) -> None:
             libc.mallopt(option, value if value < 1 << 31 else -1)  # an int; -1 is the largest size
 
 
-def _fork_own_server(modules: list[str]) -> dict[str, Any] | None:
+def _fork_own_server(modules: list[str], code: str) -> dict[str, Any] | None:
     """Fork a server for the children of this process from what it has imported; in those, returns their request."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     pid = os.fork()
     if pid:
         theirs.close()
-        adopt_server(tuple(modules), pid, ours)
+        adopt_server(tuple(modules), code, pid, ours)
         return None
     die_with(parent)
     os.setsid()

@@ -1,10 +1,12 @@
 """The launcher's side of fork servers (`fleetune.launching.fork_server`): finds or starts one, asks it for children.
 
-A server serves children that have the same modules, environment and limits, since libraries read these while they are
-imported. Beyond KEPT_SERVERS the least recently used ones without a child end.
+A server serves children that need no module beyond its own, and have its environment and limits, since libraries read
+these while they are imported. One that has imported modules of this project serves only while their files are as they
+were. Beyond KEPT_SERVERS the least recently used ones without a child end.
 """
 
 import atexit
+import hashlib
 import json
 import os
 import queue
@@ -14,7 +16,8 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 from fleetune.contracts.record import record
 from fleetune.launching.job import MALLOC_ENVIRONMENT
@@ -27,6 +30,9 @@ READ_LATE = (*MALLOC_ENVIRONMENT, "COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_C
 """Variables that nothing reads while it is imported, and those that a forked child applies by itself: children of one
 server may differ in them, and the server has none."""
 LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
+
+_PACKAGE = Path(__file__).parents[1]
+"""Folder of this project's library."""
 
 SpawnServer = Callable[[list[str], Mapping[str, str], IO[bytes], int], int]
 """Starts a child of this process, and returns its id: module and arguments, environment, log, a descriptor that it
@@ -177,8 +183,23 @@ class ServerConnection:
             return b""
 
 
-_SERVERS: dict[object, ServerConnection] = {}
-"""What children have in common -> their server; the most recently used one is the last."""
+class Imported(NamedTuple):
+    """What a server and its children have in common."""
+
+    modules: frozenset[str]
+    code: str
+    """`code_mark` of these modules."""
+    surroundings: object
+    """What a process hands down to children."""
+
+    def serves(self, wanted: "Imported") -> bool:
+        """Return whether a child that wants this finds it here."""
+        has_code = self.code == wanted.code or not wanted.code
+        return has_code and wanted.modules <= self.modules and self.surroundings == wanted.surroundings
+
+
+_SERVERS: dict[Imported, ServerConnection] = {}
+"""The most recently used one is the last."""
 _FINDING = threading.Lock()
 
 
@@ -190,16 +211,18 @@ def fork_child(
     OSError when the system refuses another process.
     """
     environment = _read_early(start.environment)
-    common = _in_common(modules, environment)
+    wanted = Imported(frozenset(modules), code_mark(modules), _surroundings(environment))
     with _FINDING:
-        server = _SERVERS.pop(common, None)
         if not _SERVERS:
             atexit.register(_end_all, os.getpid())
+        common = next((each for each in reversed(_SERVERS) if each.serves(wanted)), wanted)
+        server = _SERVERS.pop(common, None)
         if server is None or server.stale:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                arguments = [SERVER, str(theirs.fileno()), *modules]
+                arguments = [SERVER, str(theirs.fileno()), wanted.code, *modules]
                 server = ServerConnection(spawn(arguments, environment, log, theirs.fileno()), ours)
+            common = wanted
         _SERVERS[common] = server
         server.claims += 1
         _end_idle()
@@ -210,21 +233,39 @@ def fork_child(
             server.claims -= 1
 
 
-def adopt_server(modules: tuple[str, ...], pid: int, door: socket.socket) -> None:
-    """Use a server that was forked from this process, for children with the environment that it has now."""
+def adopt_server(modules: tuple[str, ...], code: str, pid: int, door: socket.socket) -> None:
+    """Use a server that was forked from this process, for children with the environment that it has now.
+
+    code: mark of the modules when they were imported.
+    """
     with _FINDING:
-        _SERVERS[_in_common(modules, _read_early(os.environ))] = ServerConnection(pid, door)
+        imported = Imported(frozenset(modules), code, _surroundings(_read_early(os.environ)))
+        _SERVERS[imported] = ServerConnection(pid, door)
+
+
+def code_mark(modules: tuple[str, ...]) -> str:
+    """Return what changes with any source file of this project, or empty if none of the modules is of it."""
+    if not any(module.split(".")[0] == _PACKAGE.name for module in modules):
+        return ""
+    digest = hashlib.sha256()
+    for folder, folders, files in os.walk(_PACKAGE):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for path in sorted(os.path.join(folder, name) for name in files):
+            with suppress(OSError):  # an editor's file is gone again
+                facts = os.stat(path)
+                digest.update(f"{path} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if name not in READ_LATE}
 
 
-def _in_common(modules: tuple[str, ...], environment: Mapping[str, str]) -> object:
-    """What children of one server have in common: modules, environment, and what a process hands down to children."""
+def _surroundings(environment: Mapping[str, str]) -> object:
+    """This process, the environment, and what else is handed down to children."""
     bounds = tuple(resource.getrlimit(limit) for limit in LIMITS)
     cores, niceness = frozenset(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)
-    return os.getpid(), modules, frozenset(environment.items()), bounds, cores, niceness
+    return os.getpid(), frozenset(environment.items()), bounds, cores, niceness
 
 
 def _end_idle() -> None:

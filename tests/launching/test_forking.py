@@ -122,6 +122,39 @@ def test_children_with_another_environment_have_another_server(start: Start, tmp
     assert (tmp_path / "count").read_text() == "xx"
 
 
+def test_a_server_serves_children_that_need_fewer_modules(start: Start, tmp_path: Path) -> None:
+    """A child whose modules a server has imported among others gets no server of its own; one that needs more does."""
+    (tmp_path / "other.py").write_text("")
+    assert start("", preloads=("slow", "other")).wait(PATIENCE_S) == 0
+    assert list(start("import sys; print('other' in sys.modules)").lines()) == ["True"]
+    assert (tmp_path / "count").read_text() == "x"
+    assert start("", preloads=("slow", "html")).wait(PATIENCE_S) == 0
+    assert (tmp_path / "count").read_text() == "xx"
+
+
+def test_children_never_run_older_code_of_this_project(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has imported this project serves until a file is changed or added, also one that it has not
+    imported, and again once all are as they were; a server of libraries alone goes on."""
+    library = tmp_path / "ours"
+    library.mkdir()
+    (library / "__init__.py").write_text("import slow\n")
+    monkeypatch.setattr(forking, "_PACKAGE", library)
+    before = forking.code_mark(("ours",))
+    wait = "print('here', flush=True); import signal; signal.pause()"
+    servers = [server_of(start(wait, preloads=("ours",))) for _ in range(2)]
+    assert servers[0] == servers[1]
+    added = library / "more.py"
+    for change in (added.touch, lambda: added.write_text("A = 1")):
+        change()
+        servers.append(server_of(start(wait, preloads=("ours",))))
+    assert len(set(servers)) == 3
+    added.unlink()
+    assert server_of(start(wait, preloads=("ours",))) == servers[0]
+    assert forking.code_mark(("slow",)) == "" != before
+
+
 def test_idle_servers_beyond_some_end(start: Start) -> None:
     """Servers without a child end when there are too many; one with a child never does."""
     wait = "print('here', flush=True); import signal; signal.pause()"
