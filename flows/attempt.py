@@ -17,9 +17,10 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
-from fleetune.launching import MODEL_MODULES, Command, Job, Launcher, describe_exit
+from fleetune.launching import Command, Job, Launcher, describe_exit
 from fleetune.launching.job import exit_code_after_output
 from fleetune.store import Ingredients, Store
+from fleetune.training.worker_modules import WORKER_MODULES
 from flows.tracking import EventListener, StageEvent
 from stages.catalog import StageSpec
 
@@ -45,7 +46,7 @@ def start(
         Command(
             module=spec.module,
             arguments=("--task", str(work / TASK)),
-            preloads=MODEL_MODULES if "torch" in spec.packages else (),
+            preloads=WORKER_MODULES if "torch" in spec.packages else (),
             forks=not spec.image,
             given_up=given_up,
             log=work / LOG,

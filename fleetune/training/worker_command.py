@@ -6,11 +6,12 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import PROCESS
-from fleetune.launching import MALLOC_ENVIRONMENT, MODEL_MODULES, Command, thread_environment
+from fleetune.launching import MALLOC_ENVIRONMENT, Command, thread_environment
 from fleetune.links.authentication import KeyPair
 from fleetune.models.source import local_folders, with_local_source
 from fleetune.training.checkpoints import CHECKPOINTS
 from fleetune.training.task import TrainingTask, WorkerKeys, WorkerTask
+from fleetune.training.worker_modules import WORKER_MODULES
 
 WORKER = "fleetune.training.worker"
 TASK = "task.json"
@@ -50,7 +51,7 @@ class WorkerCommands:
         return Command(
             module=WORKER,
             arguments=("--task", str(folder / TASK)),
-            preloads=MODEL_MODULES,
+            preloads=WORKER_MODULES,
             first_line=json_io.text(line).replace("\n", " ").encode(),
             environment={**MALLOC_ENVIRONMENT, **thread_environment(task.fleet.device(device).threads)},
             log=self.log(device),
