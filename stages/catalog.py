@@ -90,7 +90,7 @@ PREPARE = StageSpec(
 )
 PROFILE = StageSpec(
     name="profile",
-    version=3,
+    version=4,
     module="stages.profile",
     config=("model", *BATCH, "training.optimizer", "training.momentum", "profile"),
     inputs=("fleet", "model", "data"),

@@ -11,6 +11,7 @@ from fleetune.checks.structure import (
     gradients_cut_off,
     nothing_to_train,
     overcommitted_shares,
+    too_few_samples,
     unknown,
     unused_links,
     wrong_backups,
@@ -49,6 +50,7 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
         return
     yield from wrong_units(plan, profile)
     yield from forbidden_cuts(plan, profile)
+    yield from too_few_samples(plan, profile)
     yield from nothing_to_train(plan, profile)
     yield from gradients_cut_off(plan, profile)
     yield from unused_links(plan)

@@ -55,6 +55,20 @@ def forbidden_cuts(plan: Plan, profile: Profile) -> Iterator[str]:
                 )
 
 
+def too_few_samples(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield devices with fewer samples of a segment than one of its units can be trained on."""
+    for lane in plan.lanes:
+        for index, segment in enumerate(lane.segments):
+            neediest = max(map(profile.unit, segment.units), key=lambda unit: unit.min_samples)
+            for share in segment.shares:
+                if share.samples < neediest.min_samples:
+                    yield (
+                        f"device {share.device} has {share.samples} of every {plan.micro_batch_samples} samples of "
+                        f"segment {lane.name}/{index}, but unit {neediest.name} needs at least {neediest.min_samples} "
+                        "on each device to be trained; give it so many or more, or leave it out of the segment"
+                    )
+
+
 def first_names(names: Sequence[str]) -> str:
     """Join the first five names, and mark omissions with `...`."""
     return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")

@@ -67,6 +67,22 @@ def interpolate_table(batch_sizes: Sequence[int], seconds: Floats, samples: Ints
     return times
 
 
+def interpolate_trainable(profile: Profile, seconds: Floats, samples: Ints) -> Floats:
+    """`interpolate_table` of a device's times of all units: seconds [unit, batch size] at `samples` [k], as [unit, k].
+
+    Fewer samples than a unit can be trained on take as long as the fewest. Where such a unit kept the whole model from
+    being measured with fewer samples, no other unit's times fall below 0 there: they are proportional then.
+    """
+    sizes, fewest = profile.batch_sizes, np.array([unit.min_samples for unit in profile.units])
+    times = interpolate_table(sizes, seconds, samples)
+    for unit in np.flatnonzero(fewest > 1):
+        times[unit] = interpolate_table(sizes, seconds[unit], np.maximum(samples, fewest[unit]))
+    if 1 < sizes[0] <= np.max(fewest):
+        unmeasured = (times < 0) & (samples < sizes[0])
+        times = np.where(unmeasured, seconds[:, :1] * samples / sizes[0], times)
+    return times
+
+
 def nanoseconds(seconds: float) -> int:
     """Round seconds to whole nanoseconds, the unit of the simulation."""
     return round(seconds * 1e9)

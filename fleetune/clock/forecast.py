@@ -20,7 +20,7 @@ from fleetune.clock.costs import (
     frame_s_per_byte,
     gated_times,
     interpolate,
-    interpolate_table,
+    interpolate_trainable,
     lost_s_per_byte,
     nanoseconds,
     remaining_shares,
@@ -84,7 +84,10 @@ class Clock:
         self._tables: dict[tuple[str, int], Floats] = {}
 
     def unit_times(self, device: str, samples: int) -> tuple[list[float], list[float]]:
-        """Return usual forward and backward seconds of every unit on `device`, in whole quanta."""
+        """Return usual forward and backward seconds of every unit on `device`, in whole quanta.
+
+        Fewer samples than a unit can be trained on take as long as the fewest.
+        """
         key = (device, samples)
         if key not in self._times:
             forward, backward = self._table(device, np.array([samples]))
@@ -92,7 +95,10 @@ class Clock:
         return self._times[key]
 
     def table_s(self, device: str, most: int) -> Floats:
-        """Return forward plus backward seconds, [samples - 1, unit], of 1 .. `most` samples; not to be changed."""
+        """Return forward plus backward seconds, [samples - 1, unit], of 1 .. `most` samples; not to be changed.
+
+        Fewer samples than a unit can be trained on take as long as the fewest.
+        """
         key = (device, most)
         if key not in self._tables:
             forward, backward = self._table(device, np.arange(1, most + 1))
@@ -104,7 +110,7 @@ class Clock:
         measured, sizes = self.profile.times_of(device), self.profile.batch_sizes
         found = []
         for rows, factors in zip((measured.forward_s, measured.backward_s), measured.usual_factors(), strict=True):
-            times = interpolate_table(sizes, np.array(rows, np.float64), samples)
+            times = interpolate_trainable(self.profile, np.array(rows, np.float64), samples)
             for unit, column in np.argwhere(times < 0):
                 try:
                     interpolate(sizes, rows[unit], int(samples[column]))

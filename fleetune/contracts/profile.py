@@ -1,5 +1,6 @@
 """A profile: the model as an ordered list of units, and the time of each unit on each device."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field
@@ -34,6 +35,9 @@ class Unit:
     """All bytes that cross the same cut backward, per sample."""
     flops: int
     """Forward, per sample."""
+    min_samples: Annotated[int, Field(exclude_if=lambda value: value == 1)] = 1
+    """Fewest samples that a device can train the unit on at once: 2 where a batch norm sees one value of each channel
+    in a sample. A device that runs the unit has at least so many samples of a micro-batch."""
     cut_after: bool = True
     """False if the tensors after this unit cannot be split by samples: the next unit must stay with this one."""
     tied: tuple[str, ...] = ()
@@ -55,12 +59,18 @@ class Unit:
             gradient_bytes=self.gradient_bytes,
             flops=self.flops,
         )
+        positive(f"unit {self.name}", min_samples=self.min_samples)
         for elements in self.coded_elements or ():
             positive(f"unit {self.name}", coded_elements=elements)
         if self.trainable_bytes > self.param_bytes:
             raise Refused(
                 f"unit {self.name}: trainable_bytes {self.trainable_bytes} exceed param_bytes {self.param_bytes}"
             )
+
+
+def fewest_samples(units: Iterable[Unit]) -> int:
+    """Return the fewest samples of a micro-batch that a device can train these units on; 1 for none."""
+    return max((unit.min_samples for unit in units), default=1)
 
 
 @record

@@ -23,7 +23,7 @@ from fleetune.planning.strategies.lola_deft import LolaDeft
 from fleetune.planning.strategies.pp import PipelineParallel
 from fleetune.planning.strategies.single import Single
 from fleetune.planning.strategies.split_learning import SplitLearning
-from fleetune.planning.strategy import Problem, Strategy
+from fleetune.planning.strategy import Problem, Strategy, require_trainable
 from fleetune.solving import kinds
 
 DEVICE_OPTIONS = ("device", "devices", "server", "helpers", "clients", "groups", "budgets")
@@ -56,6 +56,7 @@ def solve(name: str, problem: Problem, now: Callable[[], float] = time.perf_coun
     reason = strategy.unsupported_reason(problem)
     if reason:
         raise Refused(f"strategy {name}: {reason}")
+    require_trainable(problem)
     result = within_memory(problem, strategy.plan)
     validate(result.plan, problem.fleet, problem.profile)
     if problem.owners:

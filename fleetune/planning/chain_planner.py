@@ -13,7 +13,7 @@ from fleetune.contracts.plan import Plan
 from fleetune.errors import Infeasible
 from fleetune.planning.plan_result import segment, single_lane_plan
 from fleetune.planning.segment_costs import Group, GroupCosts, SegmentCosts, Shortfall
-from fleetune.planning.strategy import Problem, memory_shortage
+from fleetune.planning.strategy import Problem, memory_shortage, sample_shortage
 from fleetune.solving.hpp.chain_cuts import best_cuts
 from fleetune.solving.hpp.problem import warmups
 
@@ -126,19 +126,23 @@ class ChainPlanner:
             each = (self.runs.worst_shortfall(group, min(self.kept), block) for block in blocks)
             cheapest = min(each, key=lambda shortfall: shortfall.missing_bytes)
             if cheapest.missing_bytes > 0:
-                return self._memory_shortage(cheapest)
-        return self._memory_shortage(min(self._worst_shortfall(order) for order in orders))
+                return self._shortage(cheapest)
+        return self._shortage(min(self._worst_shortfall(order) for order in orders))
 
     def _worst_shortfall(self, order: tuple[Group, ...]) -> Shortfall:
         """The worst shortfall of this order, at the cuts that minimise it."""
         needs = [self.runs.missing(group, kept) for group, kept in zip(order, self.kept, strict=True)]
         edges = best_cuts(len(needs), needs.__getitem__)
-        assert edges is not None, "there are enough pieces"
+        if edges is None:  # some group has too few samples wherever it stands
+            edges = np.linspace(0, self.costs.blocks, len(order) + 1).astype(int).tolist()
         runs = list(zip(edges, edges[1:], strict=False))
         p = max(range(len(order)), key=lambda p: needs[p][runs[p]])
         return self.runs.worst_shortfall(order[p], self.kept[p], runs[p])
 
-    def _memory_shortage(self, short: Shortfall) -> Infeasible:
+    def _shortage(self, short: Shortfall) -> Infeasible:
+        if short.missing_bytes == np.inf:
+            (group,) = (group for group in self.groups if short.device in group)
+            return sample_shortage(self.problem, group, short.samples)
         return memory_shortage(
             short.device, short.missing_bytes, self.costs.units(*short.run), short.samples, short.kept
         )

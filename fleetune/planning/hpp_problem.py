@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fleetune.clock import Clock
 from fleetune.clock.costs import lost_s_per_byte
 from fleetune.contracts.plan import Plan
+from fleetune.contracts.profile import fewest_samples
 from fleetune.planning import plan_result
 from fleetune.planning.layers import join_units, layer_edges
 from fleetune.planning.strategy import Problem, devices_with_room
@@ -23,6 +24,8 @@ class PosedProblem(NamedTuple):
     """Layer k is units edges[k] .. edges[k + 1] - 1."""
     lost_s_per_byte: tuple[float, ...]
     """[device], in the problem's order; not part of the problem's format."""
+    min_samples: tuple[int, ...]
+    """[layer]: fewest samples that a device can train it on; not part of the problem's format."""
 
 
 def to_hpp_problem(
@@ -59,7 +62,8 @@ def to_hpp_problem(
         snapshots=snapshots,
         warmup=warmup,
     )
-    return PosedProblem(posed, edges, tuple(lost_s_per_byte(fleet.device(name)) for name in room))
+    lost_s = tuple(lost_s_per_byte(fleet.device(name)) for name in room)
+    return PosedProblem(posed, edges, lost_s, tuple(fewest_samples(profile.units[i:j]) for i, j in pairwise(edges)))
 
 
 def to_plan(strategy: str, problem: Problem, posed: PosedProblem, solution: Solution) -> Plan:

@@ -75,7 +75,8 @@ class _Recut:
         for p, (first, end) in enumerate(pairwise(edges)):
             group = self.groups[p]
             times = [(t[:, end] - t[:, first]).tolist() for t in map(self.costs.running, group)]
-            shares = [self.batch] if len(group) == 1 else allocate(times, self._rooms(p, first, end), self.batch)
+            least = self.costs.least_samples(first, end)
+            shares = [self.batch] if len(group) == 1 else allocate(times, self._rooms(p, first, end), self.batch, least)
             assert shares is not None, "these edges fit"
             units = self.costs.units(first, end)
             segments.append(segment(units, list(zip(group, shares, strict=True)), self.warmups[p]))
@@ -113,7 +114,8 @@ class _Recut:
     def _keeps(self, p: int, first: int, end: int, limit_s: float) -> bool:
         """Tell whether group p computes units [first, end) of a micro-batch in time, and has the memory."""
         group = self.groups[p]
-        if len(group) > self.batch:
+        least = self.costs.least_samples(first, end)
+        if len(group) * least > self.batch:
             return False
         total, rooms = 0, self._rooms(p, first, end)
         for device, room in zip(group, rooms, strict=True):
@@ -123,7 +125,7 @@ class _Recut:
             if not len(in_time):
                 return False
             most = self.batch if len(group) == 1 else min(room, int(in_time[-1]) + 1)
-            if room < most or most < 1:
+            if room < most or most < least:
                 return False
             total += most
         return total >= self.batch

@@ -14,7 +14,7 @@ import numpy as np
 
 from fleetune.arrays import Bools, Floats, Ints
 from fleetune.clock import Clock
-from fleetune.contracts.profile import Unit
+from fleetune.contracts.profile import Unit, fewest_samples
 from fleetune.planning.layers import cut_places, join_units
 from fleetune.planning.strategy import Problem, free_bytes
 from fleetune.solving.hpp.instance import LayerBytes
@@ -24,7 +24,8 @@ Group = tuple[str, ...]
 
 
 class Shortfall(NamedTuple):
-    """Bytes that a device lacks for a run with `samples` samples of each of `kept` micro-batches; 0 or less: none."""
+    """Bytes that a device lacks for a run with `samples` samples of each of `kept` micro-batches; 0 or less: none.
+    Infinite: a micro-batch has not the fewest samples of the run for each device of the group."""
 
     missing_bytes: float
     device: str
@@ -46,6 +47,7 @@ class SegmentCosts:
         self.bytes = LayerBytes.of(
             [join_units(units[i:j]) for i, j in pairwise(self.edges)], problem.profile.optimizer_bytes_per_param_byte
         )
+        self._fewest = np.array([fewest_samples(units[i:j]) for i, j in pairwise(self.edges)])
         all_edges = np.arange(len(self.edges))
         self._runs = all_edges[:, None], all_edges[None, :]
 
@@ -84,6 +86,18 @@ class SegmentCosts:
         """[i, j]: largest share that fits the device with `kept` micro-batches between forward and backward."""
         batch = self.problem.micro_batch_samples
         return self.bytes.max_samples(*self._runs, free_bytes(self.problem, device), kept, batch)
+
+    def least_samples(self, i: int, j: int) -> int:
+        """Fewest samples of a micro-batch that a device can train a run on."""
+        return int(np.max(self._fewest[i:j]))
+
+    @cached_property
+    def least(self) -> Ints:
+        """[i, j]: `least_samples`; 1 unless i < j."""
+        found = np.ones((self.blocks + 1, self.blocks + 1), np.int64)
+        for i in range(self.blocks):
+            found[i, i + 1 :] = np.maximum.accumulate(self._fewest[i:])
+        return found
 
     @cached_property
     def forwards(self) -> Bools:
@@ -128,10 +142,13 @@ class GroupCosts:
 
     def worst_shortfall(self, group: Group, kept: int, run: tuple[int, int]) -> Shortfall:
         """The shortfall of the worst member behind `missing`."""
+        least = self.costs.least_samples(*run)
+        if len(group) * least > self.batch:
+            return Shortfall(np.inf, group[0], least, run, kept)
         peaks = self.costs.bytes.peak(*run, kept * np.arange(1, self.batch + 1))
         needs = [(peaks - free_bytes(self.costs.problem, device)).astype(np.float64).tolist() for device in group]
-        shares = [self.batch] if len(group) == 1 else allocate(needs, [self.batch] * len(group), self.batch)
-        assert shares is not None, "a group is never larger than a micro-batch here"
+        shares = [self.batch] if len(group) == 1 else allocate(needs, [self.batch] * len(group), self.batch, least)
+        assert shares is not None, "there are samples for each"
         missing = [need[y - 1] for need, y in zip(needs, shares, strict=True)]
         worst = max(range(len(group)), key=missing.__getitem__)
         return Shortfall(missing[worst], group[worst], shares[worst], run, kept)
@@ -142,7 +159,8 @@ class GroupCosts:
             return [self.batch]
         most = [int(self.costs.max_samples(device, kept)[i, j]) for device in group]
         times = [self.costs.running(device) for device in group]
-        return allocate([(total[:, j] - total[:, i]).tolist() for total in times], most, self.batch)
+        seconds = [(total[:, j] - total[:, i]).tolist() for total in times]
+        return allocate(seconds, most, self.batch, self.costs.least_samples(i, j))
 
     def _slowest(self, group: Group, kept: int) -> Floats:
         """Allocate samples for all runs at once; the few runs where a measured time falls with more samples are
@@ -156,9 +174,11 @@ class GroupCosts:
             table, y = times[d], np.minimum(samples, self.batch) - 1
             return np.asarray(table[y, columns] - table[y, rows])
 
-        shares = allocate_runs(seconds, most, self.batch)
+        least = self.costs.least
+        shares = allocate_runs(seconds, most, self.batch, least)
         slowest = np.max([seconds(d, shares[d]) for d in range(len(group))], axis=0)
-        fits = (most >= 1).all(axis=0) & (most.sum(axis=0) >= self.batch) & self.costs.forwards
+        fits = (most >= least).all(axis=0) & (most.sum(axis=0) >= self.batch) & self.costs.forwards
+        fits &= len(group) * least <= self.batch
         result = np.where(fits, slowest, np.inf)
         for i, j in np.argwhere(fits & ~_growing(times)):
             own = self.shares(group, kept, i, j)

@@ -10,7 +10,7 @@ from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile, Unit
 from fleetune.contracts.record import distinct, not_negative, one_of, positive, record
 from fleetune.contracts.training_request import ALWAYS, AUTO, NEVER
-from fleetune.errors import Infeasible
+from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import exact_size
 
 
@@ -133,14 +133,30 @@ def devices_with_room(problem: Problem, names: Sequence[str]) -> dict[str, int]:
     return roomy
 
 
-def require_samples(problem: Problem, group: Sequence[str]) -> None:
-    """Infeasible where a group has more devices than a micro-batch has samples."""
-    if len(group) > problem.micro_batch_samples:
-        raise Infeasible(
-            f"micro_batch_samples is {problem.micro_batch_samples}, but a group of {len(group)} devices "
-            f"({', '.join(group)}) needs at least one sample each; raise training.micro_batch_samples to "
-            f"{len(group)} or name fewer devices"
-        )
+def require_trainable(problem: Problem) -> None:
+    """Refused where a micro-batch has fewer samples than a unit can be trained on."""
+    for unit in problem.profile.units:
+        if unit.min_samples > problem.micro_batch_samples:
+            raise Refused(
+                f"training.micro_batch_samples is {problem.micro_batch_samples}, but unit {unit.name} needs at least "
+                f"{unit.min_samples} samples to be trained; raise it to {unit.min_samples} or more"
+            )
+
+
+def require_samples(problem: Problem, group: Sequence[str], least: int = 1) -> None:
+    """Infeasible where a micro-batch has not `least` samples for each device of a group."""
+    if len(group) * least > problem.micro_batch_samples:
+        raise sample_shortage(problem, group, least)
+
+
+def sample_shortage(problem: Problem, group: Sequence[str], least: int) -> Infeasible:
+    """The error for a group whose devices need more samples than a micro-batch has."""
+    each = "one sample" if least == 1 else f"{least} samples"
+    return Infeasible(
+        f"micro_batch_samples is {problem.micro_batch_samples}, but a group of {len(group)} devices "
+        f"({', '.join(group)}) needs at least {each} each; raise training.micro_batch_samples to "
+        f"{len(group) * least} or name fewer devices"
+    )
 
 
 def memory_shortage(device: str, missing_bytes: float, units: Sequence[Unit], samples: int, kept: int) -> Infeasible:

@@ -2,7 +2,7 @@
 and scores attention heads where the run asks for it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from fleetune.contracts.link_codecs import ELEMENT_BYTES
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.errors import Refused
 from fleetune.models.compute_copies import copy_bytes
-from fleetune.models.graph import Graph, parse_graph
+from fleetune.models.graph import MODULE, Graph, parse_graph
 from fleetune.models.meta_run import run_on_meta
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values, is_cuttable, state_by_unit, tied_parameters_by_unit
@@ -33,9 +33,13 @@ def profile(task: ProfilingTask) -> Profile:
     graph = parse_graph((task.model_folder / "graph.json").read_bytes(), "graph.json")
     module = skeleton(saved_configuration(task.model_folder / "model"), task.model)
     scored = heads_to_score(task, graph, module) if task.scores else ()
-    costs = (_simulate if task.fleet.simulated else _measure)(task, graph, module)
+    fewest = min_samples(graph, module)
+    _check_micro_batch(task.training.micro_batch_samples, max(fewest.values()))
+    costs = _simulate(task, graph, module) if task.fleet.simulated else _measure(task, max(fewest.values()))
     units = with_workspaces(
-        unit_sizes(graph, module, costs.activation_bytes, costs.flops, task.training.micro_batch_samples),
+        with_min_samples(
+            unit_sizes(graph, module, costs.activation_bytes, costs.flops, task.training.micro_batch_samples), fewest
+        ),
         costs.workspace_bytes,
         costs.sizes,
     )
@@ -89,15 +93,17 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCos
     )
 
 
-def _measure(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCosts:
-    """Measure on all devices; bytes and FLOPs are those of the first one."""
-    smallest, most = min_samples(graph, module), task.training.micro_batch_samples
-    if most < smallest:
+def _check_micro_batch(micro_batch_samples: int, smallest: int) -> None:
+    if micro_batch_samples < smallest:
         raise Refused(
-            f"training: micro_batch_samples is {most}, but a batch norm of the model sees one value of each channel in "
-            f"a sample and needs at least {smallest} samples; raise it"
+            f"training: micro_batch_samples is {micro_batch_samples}, but a batch norm of the model sees one value of "
+            f"each channel in a sample and needs at least {smallest} samples; raise it"
         )
-    sizes = batch_sizes(most, smallest)
+
+
+def _measure(task: ProfilingTask, smallest: int) -> _FleetCosts:
+    """Measure on all devices, with `smallest` samples at least; bytes and FLOPs are those of the first one."""
+    sizes = batch_sizes(task.training.micro_batch_samples, smallest)
     found = measure_fleet(task, sizes)
     first = found[task.fleet.devices[0].name].units
     return _FleetCosts(
@@ -134,21 +140,28 @@ def _per_sample(amounts: Sequence[int], sizes: tuple[int, ...]) -> int:
     return max(0, round((amounts[-1] - amounts[0]) / (sizes[-1] - sizes[0])))
 
 
-def min_samples(recorded: Graph, skeleton: nn.Module) -> int:
-    """2 if a batch norm sees one value per channel and sample, which has no variance in a batch of one; else 1.
+def min_samples(recorded: Graph, skeleton: nn.Module) -> dict[str, int]:
+    """Return, by unit, the fewest samples that it can be trained on: 2 if one of its batch norms sees one value of each
+    channel in a sample, which has no variance in a batch of one; else 1.
 
     `skeleton` is the whole model on the meta device and runs there without data.
     """
-    if not any(isinstance(module, _BatchNorm) for module in skeleton.modules()):
-        return 1
-    found = [1]
+    found = {unit.name: 1 for unit in recorded.units}
+    names = {module: name for name, module in skeleton.named_modules() if isinstance(module, _BatchNorm)}
+    if not names:
+        return found
+    needy: set[str] = set()
 
     def seen(module: nn.Module, inputs: Any) -> None:
         if isinstance(module, _BatchNorm) and math.prod(inputs[0].shape[2:]) == 1:
-            found.append(2)
+            needy.add(names[module])
 
     run_on_meta(recorded, skeleton, seen)
-    return max(found)
+    for unit in recorded.units:
+        calls = [node.target for node in map(recorded.node, unit.nodes) if node.kind == MODULE]
+        if any(norm == call or norm.startswith(f"{call}.") for norm in needy for call in calls):
+            found[unit.name] = 2
+    return found
 
 
 def unit_sizes(
@@ -183,6 +196,11 @@ def unit_sizes(
             )
         )
     return tuple(made)
+
+
+def with_min_samples(units: Sequence[Unit], fewest: Mapping[str, int]) -> tuple[Unit, ...]:
+    """Return the units with the fewest samples that each can be trained on, by its name."""
+    return tuple(replace(unit, min_samples=fewest[unit.name]) for unit in units)
 
 
 def with_workspaces(

@@ -17,6 +17,7 @@ from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
 from fleetune.models.recorder import record_model
+from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
@@ -200,16 +201,36 @@ def recorded(request: ModelRequest, side: int) -> tuple[Graph, torch.nn.Module]:
     ],
 )
 def test_a_batch_norm_over_single_values_needs_two_samples(name: str, side: int, granularity: str, least: int) -> None:
-    """A batch norm over images of one pixel needs two samples, however deep inside a unit it is."""
+    """A batch norm over images of one pixel needs two samples, however deep inside a unit it is; a unit needs two
+    exactly if it cannot be trained on one."""
     request = model_request(BY_NAME[name], dropout=True, granularity=granularity)
     graph, module = recorded(request, side)
-    assert min_samples(graph, module) == least
+    found = min_samples(graph, module)
+    assert max(found.values()) == least
     whole = module.to_empty(device="cpu")
+    assert found == {unit: 2 if raises else 1 for unit, raises in failing(graph, whole, side).items()}
     if least == 2:
         with pytest.raises(ValueError, match="more than 1 value per channel"):
             whole(pixel_values=torch.zeros(1, 3, side, side))
     else:
         whole(pixel_values=torch.zeros(1, 3, side, side))
+
+
+def failing(graph: Graph, module: torch.nn.Module, side: int) -> dict[str, bool]:
+    """Which units raise in training mode on one of the samples that the units before them made of two."""
+    cpu, found = torch.device("cpu"), dict[str, bool]()
+    held = dict.fromkeys(graph.inputs.values(), torch.zeros(2, 3, side, side))
+    for unit in graph.units:
+        runner = SegmentRunner(graph, (unit.name,), module, cpu)
+        inputs = {number: held[number] for number in runner.input_values}
+        single = {number: value[:1] if graph.batched(number) else value for number, value in inputs.items()}
+        found[unit.name] = False
+        try:
+            runner.run(single, 1)
+        except ValueError as error:
+            found[unit.name] = "more than 1 value per channel" in str(error)
+        held.update(runner.run(inputs, 2))
+    return found
 
 
 def test_batch_sizes_begin_where_the_model_can() -> None:
@@ -232,8 +253,12 @@ def test_devices_are_not_asked_for_what_cannot_be_trained(tmp_path: Path) -> Non
     """Neither the device tasks nor the profile have a batch size that cannot be trained."""
     units = len(recorded(MOBILENET_REQUEST, 8)[0].units)
     launcher = Scripted({"ann": ScriptedJob([costs(units, 1.0, (2, 4))], 0)})
-    assert profile(small_images(tmp_path, launcher, 4)).batch_sizes == (2, 4)
+    found = profile(small_images(tmp_path, launcher, 4))
+    assert found.batch_sizes == (2, 4)
     assert launcher.given["ann"].batch_sizes == (2, 4)
+    assert {unit.min_samples for unit in found.units} == {1, 2}
+    plain = replace(found.units[0], min_samples=1)
+    assert "min_samples" not in json_io.dump(plain), "profiles of models that need one sample stay as they are"
 
 
 def test_micro_batches_that_cannot_be_trained_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import fewest_samples
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible
 from fleetune.formatting import exact_size
@@ -50,16 +51,17 @@ class DataParallel:
         """One segment with a share per device; the slowest device's compute time is minimal."""
         options = json_io.load(Options, problem.options, "strategy dp")
         names = participants(problem, options.devices)
-        require_samples(problem, names)
+        least = fewest_samples(problem.profile.units)
+        require_samples(problem, names, least)
         costs = SegmentCosts(problem)
         batch, whole = problem.micro_batch_samples, (0, costs.blocks)
         for device in names:
-            missing = float(costs.missing(device, 1)[whole])
+            missing = float(costs.missing(device, least)[whole])
             if missing > 0:
-                raise memory_shortage(device, missing, problem.profile.units, samples=1, kept=1)
+                raise memory_shortage(device, missing, problem.profile.units, samples=least, kept=1)
         capacities = [int(costs.max_samples(device, 1)[whole]) for device in names]
         seconds = [[float(costs.running_seconds(d, y)[-1]) for y in range(1, batch + 1)] for d in names]
-        allocation = allocate(seconds, capacities, batch)
+        allocation = allocate(seconds, capacities, batch, least)
         if allocation is None:
             held = sum(capacities)
             short = (batch - held) * float(costs.bytes.activations(*whole))

@@ -1,7 +1,8 @@
 """Candidate plans as arrays that moves change in place, and their evaluation by exact simulation; compiled.
 
-A candidate's score is the nanoseconds of its round, or OUT_OF_MEMORY plus the bytes that its devices lack. So any plan
-that fits is better than any that does not, and of two that do not the one with the smaller shortfall.
+A candidate's score is the nanoseconds of its round, or OUT_OF_MEMORY plus the bytes that its devices lack, where each
+sample that a device lacks of the fewest of its layers counts as MISSING_SAMPLE_BYTES. So any plan that fits is better
+than any that does not, and of two that do not the one with the smaller shortfall.
 """
 
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from fleetune.clock.pipeline_arrays import (
 from fleetune.jit import compiled, inner
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import ACTIVATION, GRADIENT, OUTPUT, TRAINABLE, Instance, InstanceArrays
-from fleetune.solving.hpp.sample_allocation import state_bytes, task_s
+from fleetune.solving.hpp.sample_allocation import least_samples, state_bytes, task_s
 
 OUT_OF_MEMORY = 1 << 61
 WORST_SCORE = (1 << 62) + (1 << 61)
@@ -36,6 +37,7 @@ the cut behind the stage; least round trip through the stage and all behind it; 
 member; largest seconds of a micro-batch on a port."""
 MAX_SHORTFALL_BYTES = 1 << 50
 """Limit per device, so that sums stay below WORST_SCORE."""
+MISSING_SAMPLE_BYTES = 1 << 40
 
 
 class Candidate(NamedTuple):
@@ -161,7 +163,7 @@ def lower_bound(arrays: InstanceArrays, candidate: Candidate, evaluator: Evaluat
 
 @inner
 def _fill_layout(arrays: InstanceArrays, candidate: Candidate, layout: PipelineArrays) -> int:
-    """Fill the layout of the simulation; returns the sum of missing bytes over all devices."""
+    """Fill the layout of the simulation; returns the sum over all devices of missing bytes, and of samples as bytes."""
     stages, missing = candidate.size[0], 0
     layout.size[0], layout.size[1] = stages, arrays.micro_batches
     for p in range(stages):
@@ -170,7 +172,7 @@ def _fill_layout(arrays: InstanceArrays, candidate: Candidate, layout: PipelineA
         row[WARMUP] = candidate.warmup[p]
         row[columns.TRAINABLE] = arrays.edge[end, TRAINABLE] - arrays.edge[first, TRAINABLE]
         row[columns.OUTPUT], row[columns.GRADIENT] = arrays.edge[end, OUTPUT], arrays.edge[end, GRADIENT]
-        state = state_bytes(arrays, first, end)
+        state, least = state_bytes(arrays, first, end), least_samples(arrays, first, end)
         kept = min(candidate.warmup[p], arrays.micro_batches)
         per_sample = kept * (arrays.edge[end, ACTIVATION] - arrays.edge[first, ACTIVATION])
         for g in range(candidate.first[p], candidate.first[p + 1]):
@@ -178,7 +180,8 @@ def _fill_layout(arrays: InstanceArrays, candidate: Candidate, layout: PipelineA
             there, back = task_s(arrays, device, samples, first, end)
             member[columns.DEVICE], member[columns.SAMPLES] = device, samples
             member[FORWARD_NS], member[BACKWARD_NS] = np.int64(np.rint(there * 1e9)), np.int64(np.rint(back * 1e9))
-            missing += max(0, min(MAX_SHORTFALL_BYTES, state + samples * per_sample - arrays.memory_bytes[device]))
+            short = max(0, state + samples * per_sample - arrays.memory_bytes[device])
+            missing += min(MAX_SHORTFALL_BYTES, short + MISSING_SAMPLE_BYTES * max(0, least - samples))
     return missing
 
 

@@ -214,17 +214,17 @@ def _crossing_bytes(instance: Instance, draft: Draft, micro_batches: int) -> int
 class HomogeneousFleet:
     """Running sums of the average device and costs of cuts, at each edge of a chain of runs of layers.
 
-    As many devices take part as can have a sample in every stage; the slowest are left out. `stages` is the number of
-    stages where the problem lists warm-ups, else None.
+    As many devices take part as can have the fewest samples that any layer needs in every stage; the slowest are left
+    out. `stages` is the number of stages where the problem lists warm-ups, else None.
     """
 
     def __init__(self, instance: Instance, most_runs: int) -> None:
         self.instance = instance
         listed = instance.problem.warmup
         self.stages = None if isinstance(listed, str) else len(listed)
-        self.group = instance.samples
+        self.group = instance.max_group
         """Largest number of devices of a stage."""
-        self.devices = fastest_devices(instance, (self.stages or instance.layers) * instance.samples)
+        self.devices = fastest_devices(instance, (self.stages or instance.layers) * self.group)
         count = self.count = len(self.devices)
         self.edges = run_edges(instance, max(most_runs, count))
         self.runs = len(self.edges) - 1

@@ -7,6 +7,7 @@ import numpy as np
 
 from fleetune.arrays import Floats, Ints
 from fleetune.clock.costs import interpolate_table
+from fleetune.errors import Infeasible
 from fleetune.solving.hpp.problem import Layer, Problem, warmups
 from fleetune.solving.validation import link_matrix
 
@@ -84,6 +85,10 @@ class InstanceArrays(NamedTuple):
     """Bytes of gradients, optimizer state and snapshots per trainable byte."""
     edge: Ints
     """[edge, column]"""
+    floors: Ints
+    """[k]: ascending; the fewest samples of a device that some layer can be trained on, as far as these are above 1."""
+    floored: Ints
+    """[edge, k]: number of layers before the edge whose fewest samples are `floors[k]`."""
     memory_bytes: Ints
     """[device]"""
     lost_s: Floats
@@ -96,16 +101,28 @@ class InstanceArrays(NamedTuple):
     """Scratch buffer, [2, device]."""
 
 
+class Extras(NamedTuple):
+    """What planners know of a problem and its format has no field for; `Instance` says what it means."""
+
+    lost_s_per_byte: tuple[float, ...] = ()
+    min_samples: tuple[int, ...] = ()
+
+
 class Instance:
     """A problem in a form that planners compute with.
 
     `lost_s_per_byte` [device] (empty: 0) models devices whose links and layers share a processor: a forward of y
     samples takes so much longer per byte of these samples that crosses the stage's two cuts forward; a backward
-    likewise.
+    likewise. `min_samples` [layer] (empty: 1): the fewest samples of a micro-batch that a device can have of a stage
+    with the layer. Infeasible where a whole micro-batch has fewer.
     """
 
-    def __init__(self, problem: Problem, lost_s_per_byte: tuple[float, ...] = ()) -> None:
+    def __init__(
+        self, problem: Problem, lost_s_per_byte: tuple[float, ...] = (), min_samples: tuple[int, ...] = ()
+    ) -> None:
         self.problem = problem
+        self.min_samples = np.array(min_samples or [1] * len(problem.layers), np.int64)
+        _check_micro_batch(problem, self.min_samples)
         self.layers = len(problem.layers)
         self.devices = len(problem.devices)
         self.samples = problem.micro_batch
@@ -126,12 +143,17 @@ class Instance:
         self.latency_s = link_matrix(problem.latency_s)
         self.lost_s = np.array(lost_s_per_byte or [0.0] * self.devices, np.float64)
         summed = (self.bytes.param, self.bytes.activation, self.bytes.trainable)
+        floors = np.unique(self.min_samples[self.min_samples > 1])
         self.arrays = InstanceArrays(
             micro_batches=self.micro_batches,
             seconds=seconds,
             best_s=self.best_s,
             state_per_byte=self.bytes.state_per_byte,
             edge=np.stack([*summed, self.output_bytes, self.gradient_bytes], axis=-1),
+            floors=floors,
+            floored=np.concatenate(
+                [np.zeros((1, floors.size), np.int64), np.cumsum(self.min_samples[:, None] == floors, axis=0)]
+            ),
             memory_bytes=self.memory_bytes,
             lost_s=self.lost_s,
             link=np.stack([self.bandwidth, self.latency_s], axis=-1),
@@ -143,6 +165,15 @@ class Instance:
     def max_stages(self) -> int:
         """The largest number of stages of any plan."""
         return min(self.layers, self.devices)
+
+    @property
+    def max_group(self) -> int:
+        """The largest number of devices that can share the samples of a micro-batch whatever the layers of a stage."""
+        return self.samples // int(np.max(self.min_samples))
+
+    def least_samples(self, first: int, end: int) -> int:
+        """Fewest samples of a micro-batch that a device can have of layers [first, end)."""
+        return int(np.max(self.min_samples[first:end]))
 
     def warmups(self, stages: int) -> list[int]:
         """K of every stage by the problem's policy; `free` starts from the paper's 2(P-p)-1. Refused for any number of
@@ -165,6 +196,16 @@ class Instance:
         return (
             there + lost_s * float(self.output_bytes[first] + self.output_bytes[end]),
             back + lost_s * float(self.gradient_bytes[first] + self.gradient_bytes[end]),
+        )
+
+
+def _check_micro_batch(problem: Problem, min_samples: Ints) -> None:
+    """Infeasible where a micro-batch has fewer samples than a layer needs."""
+    layer = int(np.argmax(min_samples))
+    if min_samples[layer] > problem.micro_batch:
+        raise Infeasible(
+            f"micro_batch: it has {problem.micro_batch}, but layer {problem.layers[layer].name} needs at least "
+            f"{min_samples[layer]} samples to be trained; take larger micro-batches"
         )
 
 

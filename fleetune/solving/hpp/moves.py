@@ -13,7 +13,7 @@ from fleetune.arrays import Ints
 from fleetune.jit import inner, signed
 from fleetune.solving.hpp.candidate import Candidate
 from fleetune.solving.hpp.instance import InstanceArrays
-from fleetune.solving.hpp.sample_allocation import allocate_optimally, max_samples
+from fleetune.solving.hpp.sample_allocation import allocate_optimally, least_samples, max_samples
 
 RandomState = NDArray[np.uint64]
 EVERY_DEVICE, STAGE_COUNT, FREE_WARMUP = range(3)
@@ -100,7 +100,7 @@ def allocate_stage(arrays: InstanceArrays, candidate: Candidate, p: int) -> None
     """Allocate the samples of stage p again.
 
     Where memory allows no allocation, use the one for a single kept forward, or else even shares; the candidate is
-    then short of memory, and its score says so.
+    then short of memory or of samples, and its score says so.
     """
     low, high = candidate.first[p], candidate.first[p + 1]
     group, shares = candidate.device[low:high], candidate.samples[low:high]
@@ -115,10 +115,11 @@ def allocate_stage(arrays: InstanceArrays, candidate: Candidate, p: int) -> None
 
 @inner
 def fits(arrays: InstanceArrays, candidate: Candidate, p: int) -> bool:
-    """Tell whether the shares of stage p fit into its devices' memories."""
+    """Tell whether the shares of stage p fit into its devices' memories, and are enough for its layers."""
+    least = least_samples(arrays, candidate.edge[p], candidate.edge[p + 1])
     for g in range(candidate.first[p], candidate.first[p + 1]):
         room = max_samples(arrays, candidate.device[g], candidate.edge[p], candidate.edge[p + 1], candidate.warmup[p])
-        if candidate.samples[g] > room:
+        if candidate.samples[g] > room or candidate.samples[g] < least:
             return False
     return True
 
@@ -153,7 +154,7 @@ def tune(arrays: InstanceArrays, candidate: Candidate, rules: PlanRules, rng: Ra
     if draw < 30:
         return candidate.size[0] > 1 and _move_cut(arrays, candidate, rng)
     if draw < 50:
-        return _move_samples(candidate, rng)
+        return _move_samples(arrays, candidate, rng)
     if draw < 58 and rules.flags[FREE_WARMUP]:
         return _change_warmup(arrays, candidate, rng)
     return _swap_members(candidate, rng)
@@ -191,7 +192,7 @@ def _move_cut(arrays: InstanceArrays, candidate: Candidate, rng: RandomState) ->
 
 
 @inner
-def _move_samples(candidate: Candidate, rng: RandomState) -> bool:
+def _move_samples(arrays: InstanceArrays, candidate: Candidate, rng: RandomState) -> bool:
     """Move samples from one member of a stage to another."""
     g = random_below(rng, candidate.first[candidate.size[0]])
     p = stage_of(candidate, g)
@@ -199,7 +200,8 @@ def _move_samples(candidate: Candidate, rng: RandomState) -> bool:
     if count < 2:
         return False
     h = candidate.first[p] + random_below(rng, count)
-    moved = min(candidate.samples[g] - 1, 1 + random_below(rng, 1 << random_below(rng, 6)))
+    spare = candidate.samples[g] - least_samples(arrays, candidate.edge[p], candidate.edge[p + 1])
+    moved = min(spare, 1 + random_below(rng, 1 << random_below(rng, 6)))
     if h == g or moved < 1:
         return False
     candidate.samples[g] -= moved

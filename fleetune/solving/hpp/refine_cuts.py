@@ -7,7 +7,7 @@ from fleetune.jit import inner
 from fleetune.solving.hpp.candidate import Candidate, Evaluator, copy, lower_bound
 from fleetune.solving.hpp.instance import GRADIENT, OUTPUT, InstanceArrays, Span
 from fleetune.solving.hpp.moves import FREE_WARMUP, PlanRules, allocate_stage
-from fleetune.solving.hpp.sample_allocation import max_samples
+from fleetune.solving.hpp.sample_allocation import least_samples, max_samples
 
 _PASSES = 8
 
@@ -18,7 +18,7 @@ class CutLimits(NamedTuple):
     seconds: float
     """Limit of computing, and of sending, per micro-batch."""
     memory: bool
-    """True: the group must also hold a micro-batch in memory."""
+    """True: the group must also hold a micro-batch in memory, and each device the fewest samples of its layers."""
 
 
 @inner
@@ -102,12 +102,14 @@ def _keeps_limits(
         return False
     if not limits.memory:
         return True
-    kept, total = int(rules.warmups[candidate.size[0], p]), 0
+    kept, total, least = int(rules.warmups[candidate.size[0], p]), 0, least_samples(arrays, first, end)
+    if least * (candidate.first[p + 1] - candidate.first[p]) > arrays.seconds.shape[1] - 1:
+        return False
     if rules.flags[FREE_WARMUP]:
         kept = 1
     for g in range(candidate.first[p], candidate.first[p + 1]):
         room = max_samples(arrays, candidate.device[g], first, end, kept)
-        if room < 1:
+        if room < least:
             return False
         total += room
     return bool(total >= arrays.seconds.shape[1] - 1)

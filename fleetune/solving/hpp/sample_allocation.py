@@ -40,6 +40,16 @@ def state_bytes(arrays: InstanceArrays, first: int, end: int) -> int:
 
 
 @inner
+def least_samples(arrays: InstanceArrays, first: int, end: int) -> int:
+    """`Instance.least_samples`, compiled."""
+    least = 1
+    for k in range(arrays.floors.size):
+        if arrays.floored[end, k] > arrays.floored[first, k]:
+            least = arrays.floors[k]
+    return int(least)
+
+
+@inner
 def max_samples(arrays: InstanceArrays, device: int, first: int, end: int, warmup: int) -> int:
     """`LayerBytes.max_samples` of a device with min(warmup, M) micro-batches between forward and backward, compiled."""
     room = arrays.memory_bytes[device] - state_bytes(arrays, first, end)
@@ -57,19 +67,20 @@ def allocate_by_capacity(arrays: InstanceArrays, group: Ints, first: int, end: i
     """Asteroid's Algorithm 1, written to `shares`; returns IMPOSSIBLE, MEMORY_AMPLE or MEMORY_BOUND.
 
     Phase 1 allocates in proportion to capacity (eq. (9)) as memory allows, and again what is left over; whole samples
-    by rounding running totals. A device without a sample takes one from the largest share, since every member of a
-    group works. Phase 2 moves blocks of samples from the slowest device to the fastest one with room as long as the
-    slowest gets faster.
+    by rounding running totals. A device with less than the fewest samples of these layers, at least one, takes them
+    from the largest share, since every member of a group works. Phase 2 moves blocks of samples from the slowest device
+    to the fastest one with room as long as the slowest gets faster.
     """
     count, batch = group.size, arrays.seconds.shape[1] - 1
     outcome, limits, capacity = MEMORY_AMPLE, arrays.int_scratch[:count], arrays.float_scratch[0, :count]
-    if count > batch:
+    least = least_samples(arrays, first, end)
+    if count * least > batch:
         return IMPOSSIBLE
     for k in range(count):
         shares[k] = 0
         limits[k] = max_samples(arrays, group[k], first, end, warmup)
         capacity[k] = 1.0 / max(both_s(arrays, group[k], batch, first, end), 1e-15)
-        if limits[k] < 1:
+        if limits[k] < least:
             return IMPOSSIBLE
     left = batch
     while left > 0:
@@ -79,8 +90,8 @@ def allocate_by_capacity(arrays: InstanceArrays, group: Ints, first: int, end: i
         left -= allocated
         if allocated == 0:
             return IMPOSSIBLE
-    _give_everyone_a_sample(shares)
-    return max(outcome, _offload(arrays, group, first, end, limits, shares))
+    _give_everyone(shares, least)
+    return max(outcome, _offload(arrays, group, Span(first, end), limits, shares))
 
 
 @inner
@@ -102,20 +113,23 @@ def _in_proportion(left: int, capacity: np.ndarray, limits: Ints, shares: Ints) 
 
 
 @inner
-def _give_everyone_a_sample(shares: Ints) -> None:
+def _give_everyone(shares: Ints, least: int) -> None:
+    """Move samples from the largest shares until none is below `least`."""
     for k in range(shares.size):
-        if shares[k] == 0:
+        while shares[k] < least:
             largest = 0
             for j in range(1, shares.size):
                 if shares[j] > shares[largest]:
                     largest = j
             shares[largest] -= 1
-            shares[k] = 1
+            shares[k] += 1
 
 
 @inner
-def _offload(arrays: InstanceArrays, group: Ints, first: int, end: int, limits: Ints, shares: Ints) -> int:
+def _offload(arrays: InstanceArrays, group: Ints, layers: Span, limits: Ints, shares: Ints) -> int:
     """Phase 2; returns MEMORY_BOUND where a device was passed over for lack of memory, else MEMORY_AMPLE."""
+    first, end = layers
+    least = least_samples(arrays, first, end)
     count, block = shares.size, max(1, (arrays.seconds.shape[1] - 1) // 64)
     outcome, times = MEMORY_AMPLE, arrays.float_scratch[1, :count]
     for k in range(count):
@@ -125,7 +139,7 @@ def _offload(arrays: InstanceArrays, group: Ints, first: int, end: int, limits: 
         for k in range(1, count):
             if times[k] > times[slow]:
                 slow = k
-        moved = min(block, shares[slow] - 1)
+        moved = min(block, shares[slow] - least)
         for k in range(count):
             if k != slow and shares[k] + moved > limits[k]:
                 outcome = MEMORY_BOUND
@@ -153,15 +167,15 @@ def allocate_optimally(arrays: InstanceArrays, group: Ints, first: int, end: int
     Each sample goes to the device whose time is least afterwards, which is exact where times grow with samples. It
     starts from the shares that every device finishes within half the time of a fluid allocation.
     """
-    count, batch = group.size, arrays.seconds.shape[1] - 1
-    if count > batch:
+    count, batch, least = group.size, arrays.seconds.shape[1] - 1, least_samples(arrays, first, end)
+    if count * least > batch:
         return False
     total, pace = 0, 0.0
     limits, after = arrays.int_scratch[:count], arrays.float_scratch[0, :count]
     for k in range(count):
         limits[k] = max_samples(arrays, group[k], first, end, warmup)
         total += limits[k]
-        if limits[k] < 1:
+        if limits[k] < least:
             return False
         pace += batch / max(both_s(arrays, group[k], batch, first, end), 1e-15)
     if total < batch:
@@ -185,10 +199,12 @@ def allocate_optimally(arrays: InstanceArrays, group: Ints, first: int, end: int
 def _start_shares(
     arrays: InstanceArrays, group: Ints, layers: Span, limits: Ints, shares: Ints, within_s: float
 ) -> int:
-    """Give each device the samples it finishes in `within_s`, or one where these are too many; returns the rest."""
-    given, left = 0, arrays.seconds.shape[1] - 1 - group.size
+    """Give each device the samples it finishes in `within_s`, or the fewest where these are too many; returns the
+    rest."""
+    least = least_samples(arrays, layers.first, layers.end)
+    given, left = 0, arrays.seconds.shape[1] - 1 - group.size * least
     for k in range(group.size):
-        low, high = 1, limits[k]
+        low, high = least, limits[k]
         while low < high:
             middle = (low + high + 1) // 2
             if both_s(arrays, group[k], middle, layers.first, layers.end) <= within_s:
@@ -196,11 +212,11 @@ def _start_shares(
             else:
                 high = middle - 1
         shares[k] = low
-        given += low - 1
+        given += low - least
     if given <= left:
         return int(left - given)
     for k in range(group.size):
-        shares[k] = 1
+        shares[k] = least
     return int(left)
 
 
@@ -209,39 +225,42 @@ def even_shares(samples: int, count: int) -> tuple[int, ...]:
     return tuple(samples // count + (k < samples % count) for k in range(count))
 
 
-def allocate(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int) -> list[int] | None:
+def allocate(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int, least: int = 1) -> list[int] | None:
     """Samples of each device with the least slowest time; None where that is impossible.
 
-    Each device takes at least 1 and at most `most` samples, `samples` in all; seconds[d][y - 1] is the time of device
-    d for y samples. Where times grow with samples, each sample goes to the device whose time is least afterwards (exact
-    by an exchange argument); else a dynamic program over partial sums breaks ties by the least sum of times.
+    Each device takes at least `least` and at most `most` samples, `samples` in all; seconds[d][y - 1] is the time of
+    device d for y samples. Where times grow with samples, each sample goes to the device whose time is least afterwards
+    (exact by an exchange argument); else a dynamic program over partial sums breaks ties by the least sum of times.
     """
     most = [min(limit, samples) for limit in most]
-    if any(limit < 1 for limit in most) or sum(most) < samples or len(most) > samples:
+    if any(limit < least for limit in most) or sum(most) < samples or len(most) * least > samples:
         return None
     grows = all(a <= b for row in seconds for a, b in zip(row, row[1:], strict=False))
-    return _allocate_greedily(seconds, most, samples) if grows else _allocate_by_sums(seconds, most, samples)
+    allocation = _allocate_greedily if grows else _allocate_by_sums
+    return allocation(seconds, most, samples, least)
 
 
-def allocate_runs(seconds: Callable[[int, Ints], Floats], most: Ints, samples: int) -> Ints:
+def allocate_runs(seconds: Callable[[int, Ints], Floats], most: Ints, samples: int, least: Ints) -> Ints:
     """Allocations of `samples` for many runs of layers at once, each as by `allocate` where times grow with samples.
 
-    most: [device, ...], at least 1 and `samples` in sum where the result counts; seconds(d, y): times [...] of device d
-    for y [...] samples. Returns samples, [device, ...].
+    most: [device, ...], at least `least` [...] and `samples` in sum where the result counts; seconds(d, y): times [...]
+    of device d for y [...] samples. Returns samples, [device, ...].
     """
-    shares = np.ones_like(most)
+    shares = np.broadcast_to(least, most.shape).copy()
     devices = np.arange(len(most)).reshape(-1, *(1,) * (most.ndim - 1))
-    for _ in range(samples - len(most)):
+    left = samples - len(most) * least
+    while np.any(left > 0):
         after = [np.where(shares[d] < most[d], seconds(d, shares[d] + 1), np.inf) for d in range(len(most))]
-        shares += devices == np.argmin(after, axis=0)
+        shares += (devices == np.argmin(after, axis=0)) & (left > 0)
+        left = left - 1
     return shares
 
 
-def _allocate_greedily(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int) -> list[int]:
-    shares = [1] * len(most)
-    after = [(seconds[d][1], d) for d in range(len(most)) if most[d] > 1]
+def _allocate_greedily(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int, least: int) -> list[int]:
+    shares = [least] * len(most)
+    after = [(seconds[d][least], d) for d in range(len(most)) if most[d] > least]
     heapq.heapify(after)
-    for _ in range(samples - len(most)):
+    for _ in range(samples - len(most) * least):
         _, chosen = after[0]
         shares[chosen] += 1
         if shares[chosen] < most[chosen]:
@@ -251,9 +270,10 @@ def _allocate_greedily(seconds: Sequence[Sequence[float]], most: Sequence[int], 
     return shares
 
 
-def _allocate_by_sums(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int) -> list[int]:
-    slowest = _table(seconds, most, samples, limit=np.inf, add=False)[0][-1][samples]
-    _, choices = _table(seconds, most, samples, limit=slowest, add=True)
+def _allocate_by_sums(seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int, least: int) -> list[int]:
+    ranges = [range(least, limit + 1) for limit in most]
+    slowest = _table(seconds, ranges, samples, limit=np.inf, add=False)[0][-1][samples]
+    _, choices = _table(seconds, ranges, samples, limit=slowest, add=True)
     shares, left = [], samples
     for choice in reversed(choices):
         shares.append(int(choice[left]))
@@ -262,15 +282,15 @@ def _allocate_by_sums(seconds: Sequence[Sequence[float]], most: Sequence[int], s
 
 
 def _table(
-    seconds: Sequence[Sequence[float]], most: Sequence[int], samples: int, *, limit: float, add: bool
+    seconds: Sequence[Sequence[float]], ranges: Sequence[range], samples: int, *, limit: float, add: bool
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Tables best and choices. best[d][s] is the least largest (with `add`: summed) time of the first d devices on s
     samples where no time exceeds `limit`; choices[d][s] the samples that device d takes then."""
     best = [np.array([0.0] + [np.inf] * samples)]
     choices = []
-    for row, limit_samples in zip(seconds, most, strict=True):
+    for row, allowed in zip(seconds, ranges, strict=True):
         here, choice = np.full(samples + 1, np.inf), np.zeros(samples + 1, dtype=np.int64)
-        for y in range(1, limit_samples + 1):
+        for y in allowed:
             if row[y - 1] > limit:
                 continue
             before = best[-1][: samples + 1 - y]

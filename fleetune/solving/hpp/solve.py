@@ -8,7 +8,7 @@ from fleetune.errors import Infeasible
 from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY
 from fleetune.solving.hpp.draft import Draft, DraftCost, DraftStage, MemoryShortfall, evaluate
-from fleetune.solving.hpp.instance import Instance
+from fleetune.solving.hpp.instance import Extras, Instance
 from fleetune.solving.hpp.methods import SUMMARIES, asteroid, dapple, hetpipe, pipedream
 from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, single
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
@@ -25,6 +25,7 @@ PLANNERS: dict[str, Callable[[Instance], Draft]] = {
     "dapple": dapple.plan,
     "pipedream": pipedream.plan,
 }
+NO_EXTRAS = Extras()
 
 
 def solve(
@@ -33,21 +34,21 @@ def solve(
     method: str = "search",
     time_limit_s: float | None = None,
     seed: int = 0,
-    lost_s_per_byte: tuple[float, ...] = (),
+    extras: Extras = NO_EXTRAS,
     every_device: bool = False,
 ) -> Solution:
     """Plan by one of the methods.
 
     Only `search` uses `time_limit_s` (None: a fixed amount of work), `seed` and `every_device`, whether all devices
-    must take part. `lost_s_per_byte`: see `Instance`. Raises Refused for an unknown method; Infeasible, naming a device
-    and its missing bytes, where a method that respects memory finds no plan.
+    must take part. Raises Refused for an unknown method; Infeasible, naming a device and its missing bytes, where a
+    method that respects memory finds no plan.
     """
     validate_choice("method", method, SUMMARIES)
     layers, devices = len(problem.layers), len(problem.devices)
     if method == "asteroid":
         require_memory(asteroid.needed_bytes(layers, devices), f"{layers} layers on {devices} devices")
     clock = Deadline()
-    instance = Instance(problem, lost_s_per_byte)
+    instance = Instance(problem, *extras)
     if method == "hetpipe":
         return _solve_hetpipe(instance, clock)
     bound_s = lower_bound_s(instance)
@@ -85,10 +86,12 @@ def _check_sample_count(instance: Instance) -> None:
     """Infeasible where all stages together have fewer samples than devices that must take part."""
     listed = instance.problem.warmup
     stages = instance.max_stages if isinstance(listed, str) else len(listed)
-    if instance.devices > stages * instance.samples:
+    each = np.sort(instance.samples // instance.min_samples)[::-1]  # a stage has at most the devices of any layer
+    most = int(np.sum(each[:stages]))
+    if instance.devices > most:
         raise Infeasible(
             f"every_device: {instance.devices} devices cannot all take part, {plural(stages, 'stage')} of "
-            f"{plural(instance.samples, 'sample')} occupy at most {stages * instance.samples}; leave some out"
+            f"{plural(instance.samples, 'sample')} occupy at most {most}; leave some out"
         )
 
 
@@ -150,17 +153,19 @@ def explain_infeasible(instance: Instance, nearest: Draft) -> str:
     """Name the binding constraint of an instance for which no plan was found.
 
     Checked in this order: a layer that no device can hold; all weights with their state against the sum of all
-    memories; in `nearest`, the draft with the smallest shortfall of those tried, the device with the largest one.
+    memories; in `nearest`, the draft with the smallest shortfall of those tried, a stage with too few samples for its
+    devices, or else the device with the largest shortfall.
     """
     names = [layer.name for layer in instance.problem.layers]
     first = np.arange(instance.layers)
-    alone = instance.bytes.peak(first, first + 1, 1)
+    alone = instance.bytes.peak(first, first + 1, instance.min_samples)
     largest, roomiest = int(np.argmax(alone)), int(np.argmax(instance.memory_bytes))
     room = int(instance.memory_bytes[roomiest])
     if alone[largest] > room:
         return (
             f"device {instance.problem.devices[roomiest].name}, the roomiest, lacks {int(alone[largest]) - room} "
-            f"bytes for layer {names[largest]} alone with one sample ({int(alone[largest])} of {room}); split the "
+            f"bytes for layer {names[largest]} alone with {_samples_in_words(int(instance.min_samples[largest]))} "
+            f"({int(alone[largest])} of {room}); split the "
             "layer, train fewer of its parameters or add a device with more memory"
         )
     total, have = int(instance.bytes.state(0, instance.layers)), int(np.sum(instance.memory_bytes))
@@ -169,6 +174,14 @@ def explain_infeasible(instance: Instance, nearest: Draft) -> str:
             f"all layers with gradients, optimizer state and snapshots need {total} bytes, all devices together have "
             f"{have}; train fewer parameters or add memory"
         )
+    for stage in nearest.stages:
+        least = instance.least_samples(stage.first, stage.end)
+        if min(stage.samples) < least:
+            return (
+                f"{plural(len(stage.devices), 'device')} would share {plural(instance.samples, 'sample')} of "
+                f"{_span(instance, stage)}, of which each needs at least {least} for training; no plan was found "
+                "that gives every device enough: leave devices out or take larger micro-batches"
+            )
     shortfall = evaluate(instance, nearest).shortfall
     assert shortfall is not None, "only called where nothing fits"
     described = describe_shortfall(instance, nearest, shortfall)
@@ -181,10 +194,18 @@ def describe_shortfall(instance: Instance, draft: Draft, shortfall: MemoryShortf
     samples = stage.samples[stage.devices.index(shortfall.device)]
     device = instance.problem.devices[shortfall.device]
     kept = min(draft.warmups[shortfall.stage], instance.micro_batches)
-    first, last = instance.problem.layers[stage.first].name, instance.problem.layers[stage.end - 1].name
-    span = f"layer {first}" if stage.end == stage.first + 1 else f"layers {first} to {last}"
     each = "the one micro-batch" if kept == 1 else f"each of {kept} micro-batches"
+    needed, room = device.memory_bytes + shortfall.missing_bytes, device.memory_bytes
     return (
-        f"device {device.name} lacks {shortfall.missing_bytes} bytes for {span} with {plural(samples, 'sample')} of "
-        f"{each} kept ({device.memory_bytes + shortfall.missing_bytes} of {device.memory_bytes})"
+        f"device {device.name} lacks {shortfall.missing_bytes} bytes for {_span(instance, stage)} with "
+        f"{plural(samples, 'sample')} of {each} kept ({needed} of {room})"
     )
+
+
+def _span(instance: Instance, stage: DraftStage) -> str:
+    first, last = instance.problem.layers[stage.first].name, instance.problem.layers[stage.end - 1].name
+    return f"layer {first}" if stage.end == stage.first + 1 else f"layers {first} to {last}"
+
+
+def _samples_in_words(samples: int) -> str:
+    return "one sample" if samples == 1 else plural(samples, "sample")

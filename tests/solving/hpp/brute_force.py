@@ -27,8 +27,9 @@ def warmups(problem: Problem, stages: int) -> list[tuple[int, ...]]:
     return [problem.warmup] if len(problem.warmup) == stages else []
 
 
-def plans(problem: Problem) -> Iterator[Draft]:
-    """Yield every plan (groups, order, cuts, shares) that fits all memories by the contract's formula."""
+def plans(problem: Problem, min_samples: tuple[int, ...] = ()) -> Iterator[Draft]:
+    """Yield every plan (groups, order, cuts, shares) that fits all memories by the contract's formula, and in which
+    every device has at least as many samples as any of its layers needs (`min_samples`; empty: 1)."""
     layers, devices = len(problem.layers), len(problem.devices)
     for stages in range(1, min(layers, devices) + 1):
         for kept in warmups(problem, stages):
@@ -36,7 +37,16 @@ def plans(problem: Problem) -> Iterator[Draft]:
                 edges = (0, *inner, layers)
                 for used in range(stages, devices + 1):
                     for sizes in compositions(used, stages):
-                        yield from _dealt(problem, edges, sizes, kept)
+                        for draft in _dealt(problem, edges, sizes, kept):
+                            if enough_samples(draft, min_samples):
+                                yield draft
+
+
+def enough_samples(draft: Draft, min_samples: tuple[int, ...]) -> bool:
+    """Whether every device has at least as many samples as any of its layers needs."""
+    return not min_samples or all(
+        min(stage.samples) >= max(min_samples[stage.first : stage.end]) for stage in draft.stages
+    )
 
 
 def _dealt(problem: Problem, edges: tuple[int, ...], sizes: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[Draft]:
@@ -62,11 +72,11 @@ def _dealt(problem: Problem, edges: tuple[int, ...], sizes: tuple[int, ...], kep
             yield Draft(stages, kept)
 
 
-def best_ns(problem: Problem, *, every_device: bool = False) -> int | None:
+def best_ns(problem: Problem, min_samples: tuple[int, ...] = (), *, every_device: bool = False) -> int | None:
     """Shortest round of all plans in ns; None where none fits."""
     instance = Instance(problem)
     evaluator, least = new_evaluator(instance), WORST_SCORE
-    for draft in plans(problem):
+    for draft in plans(problem, min_samples):
         if every_device and sum(len(stage.devices) for stage in draft.stages) < instance.devices:
             continue
         least = min(least, int(score(instance.arrays, candidate_of(instance, draft), evaluator, least)))

@@ -20,16 +20,17 @@ def allocation_problems(draw: st.DrawFn) -> tuple[list[list[float]], list[int], 
 
 
 @settings(max_examples=300, deadline=None)
-@given(allocation_problems())
-def test_no_allocation_has_a_faster_slowest_device(given: tuple[list[list[float]], list[int], int]) -> None:
-    """The allocation is optimal among all; None is returned exactly where none exists."""
+@given(allocation_problems(), st.integers(1, 3))
+def test_no_allocation_has_a_faster_slowest_device(given: tuple[list[list[float]], list[int], int], least: int) -> None:
+    """The allocation is optimal among all that give each device the fewest samples; None is returned exactly where none
+    exists."""
     seconds, most, samples = given
     ways = [
         y
-        for y in product(range(1, samples + 1), repeat=len(most))
+        for y in product(range(least, samples + 1), repeat=len(most))
         if sum(y) == samples and all(a <= b for a, b in zip(y, most, strict=True))
     ]
-    shares = allocate(seconds, most, samples)
+    shares = allocate(seconds, most, samples, least)
     assert (shares is None) == (not ways)
     if shares is not None:
         assert tuple(shares) in ways

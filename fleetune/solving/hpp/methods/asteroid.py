@@ -48,7 +48,8 @@ def plan(instance: Instance, stopped: Ints | None = None) -> Draft:
     if not np.isfinite(dp.totals()[stages]):
         raise Infeasible(
             f"asteroid: no plan that uses all {instance.devices} devices in descending order of memory fits their "
-            "memories; the method search leaves devices out and tries other orders"
+            f"memories{' and has the samples that each needs' if instance.max_group < instance.samples else ''}; the "
+            "method search leaves devices out and tries other orders"
         )
     return dp.draft(stages)
 

@@ -54,36 +54,35 @@ def single(instance: Instance) -> Draft:
 
 
 def dp(instance: Instance) -> Draft:
-    """A plan on the fastest devices, as many as there are samples at most. Infeasible where warm-ups are listed for
+    """A plan on the fastest devices, as many as there are samples for at most. Infeasible where warm-ups are listed for
     several stages."""
-    devices = fastest_devices(instance, instance.samples)
+    devices, least = fastest_devices(instance, instance.max_group), instance.least_samples(0, instance.layers)
     seconds = (instance.forward_s[devices, 1:, -1] + instance.backward_s[devices, 1:, -1]).tolist()
-    shares = allocate(seconds, [instance.samples] * len(devices), instance.samples)
+    shares = allocate(seconds, [instance.samples] * len(devices), instance.samples, least)
     assert shares is not None, "every device may take every sample"
     return single_stage_draft(instance, "dp", devices, shares)
 
 
 def eddl(instance: Instance) -> Draft:
-    """A plan on the fastest devices, as many as there are samples at most. Infeasible where warm-ups are listed for
+    """A plan on the fastest devices, as many as there are samples for at most. Infeasible where warm-ups are listed for
     several stages."""
-    devices = fastest_devices(instance, instance.samples)
-    return single_stage_draft(
-        instance, "eddl", devices, proportional(whole_model_s(instance)[devices], instance.samples)
-    )
+    devices, least = fastest_devices(instance, instance.max_group), instance.least_samples(0, instance.layers)
+    shares = proportional(whole_model_s(instance)[devices], instance.samples, least)
+    return single_stage_draft(instance, "eddl", devices, shares)
 
 
-def proportional(seconds: Floats, samples: int) -> list[int]:
-    """Integer shares in proportion to 1 / seconds by the largest-remainder method; a device without a sample takes one
-    from the largest share."""
+def proportional(seconds: Floats, samples: int, least: int = 1) -> list[int]:
+    """Integer shares in proportion to 1 / seconds by the largest-remainder method; a device with less than `least`
+    takes one after another from the largest share."""
     capacity = (
         1.0 / np.maximum(seconds, MIN_TIME_SHARE * np.max(seconds)) if np.max(seconds) > 0 else np.ones(len(seconds))
     )
     wanted = samples * (capacity / np.sum(capacity))
     shares = np.floor(wanted).astype(np.int64)
     shares[np.argsort(shares - wanted, kind="stable")[: samples - int(np.sum(shares))]] += 1
-    for k in np.flatnonzero(shares == 0):
+    for k in np.repeat(np.arange(len(shares)), np.maximum(least - shares, 0)):
         shares[np.argmax(shares)] -= 1
-        shares[k] = 1
+        shares[k] += 1
     return [int(share) for share in shares]
 
 

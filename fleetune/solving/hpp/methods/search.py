@@ -187,7 +187,7 @@ class Search:
 
     def _starts(self) -> Iterator[Draft]:
         """Yield even plans, the baselines' plans, then those of the dynamic program on several orders."""
-        yield from even_drafts(self.instance)
+        yield from even_drafts(self.instance, every_device=self.options.every_device)
         for method in BASELINES:
             try:
                 yield method(self.instance)
@@ -225,8 +225,12 @@ def _orders(instance: Instance, seed: int) -> list[Ints]:
     return [memory, speed, memory[::-1].copy(), speed[::-1].copy(), *(rng.permutation(instance.devices) for _ in "ab")]
 
 
-def even_drafts(instance: Instance) -> Iterator[Draft]:
-    """One draft per number of stages: equally many layers each, devices in turn by speed, even shares."""
+def even_drafts(instance: Instance, *, every_device: bool = False) -> Iterator[Draft]:
+    """One draft per number of stages: equally many layers each, devices in turn by speed, even shares.
+
+    Devices beyond those that have the samples that their layers need are left out, or, with `every_device`, beyond
+    those that have one sample.
+    """
     speed = np.argsort(instance.best_s[:, -1], kind="stable").tolist()
     for stages in range(1, instance.max_stages + 1):
         policy = instance.problem.warmup
@@ -235,6 +239,8 @@ def even_drafts(instance: Instance) -> Iterator[Draft]:
         used = speed[: stages * instance.samples]
         edges = [instance.layers * p // stages for p in range(stages + 1)]
         groups = [used[p::stages] for p in range(stages)]
+        if not every_device:
+            groups = [group[: _most_devices(instance, *edges[p : p + 2])] for p, group in enumerate(groups)]
         shares = [even_shares(instance.samples, len(group)) for group in groups]
         yield Draft(
             tuple(DraftStage(edges[p], edges[p + 1], tuple(groups[p]), shares[p]) for p in range(stages)),
@@ -245,7 +251,8 @@ def even_drafts(instance: Instance) -> Iterator[Draft]:
 def random_draft(instance: Instance, random: np.random.Generator, *, every_device: bool = False) -> Draft:
     """Random cuts and groups with even shares, in the listed or a random number of stages.
 
-    With `every_device` all devices take part, as far as there are samples for them.
+    With `every_device` all devices take part, as far as each can have one sample; else only those that have the samples
+    that their layers need.
     """
     listed = instance.problem.warmup
     stages = len(listed) if isinstance(listed, tuple) else int(random.integers(1, instance.max_stages + 1))
@@ -258,6 +265,13 @@ def random_draft(instance: Instance, random: np.random.Generator, *, every_devic
     groups = [tuple(islice(devices, size)) for size in sizes]
     inner_cuts = np.sort(random.choice(np.arange(1, instance.layers), stages - 1, replace=False))
     cuts = [0, *inner_cuts.tolist(), instance.layers]
+    if not every_device:
+        groups = [group[: _most_devices(instance, *cuts[p : p + 2])] for p, group in enumerate(groups)]
     shares = [even_shares(instance.samples, len(group)) for group in groups]
     parts = tuple(DraftStage(cuts[p], cuts[p + 1], groups[p], shares[p]) for p in range(stages))
     return Draft(parts, tuple(instance.warmups(stages)))
+
+
+def _most_devices(instance: Instance, first: int, end: int) -> int:
+    """The largest number of devices that can share the samples of layers [first, end)."""
+    return instance.samples // instance.least_samples(first, end)
