@@ -13,6 +13,8 @@ from fleetune.solving.hpp.instance import Instance
 
 MAX_LP_RUNS = 4096
 """Largest number of runs of layers in the linear program; 20,000 layers on 3 devices take 2 s, a million 15 minutes."""
+MAX_LP_CELLS = 16_384
+"""Limit of runs x devices: 3000 layers on 40 devices took 6 s, and a seventh of them gives a bound 0.05 % lower."""
 
 
 def lower_bound_s(instance: Instance) -> float:
@@ -62,8 +64,10 @@ def priced_work_s(prices: Floats, rates: Floats) -> float:
 
 
 def _joined(rates: Floats) -> Floats:
-    """Join layers into at most MAX_LP_RUNS runs: prices of runs are good ones, and any prices give a bound."""
-    starts = np.unique(np.arange(MAX_LP_RUNS) * rates.shape[1] // MAX_LP_RUNS)
+    """Join layers into at most MAX_LP_RUNS runs of MAX_LP_CELLS cells: prices of runs are good ones, and any prices
+    give a bound."""
+    runs = max(1, min(MAX_LP_RUNS, MAX_LP_CELLS // len(rates)))
+    starts = np.unique(np.arange(runs) * rates.shape[1] // runs)
     return np.asarray(np.add.reduceat(rates, starts, axis=1))
 
 

@@ -47,15 +47,16 @@ def solve(
     layers, devices = len(problem.layers), len(problem.devices)
     if method == "asteroid":
         require_memory(asteroid.needed_bytes(layers, devices), f"{layers} layers on {devices} devices")
-    clock = Deadline()
+    clock = Deadline(time_limit_s)
     instance = Instance(problem, *extras)
     if method == "hetpipe":
         return _solve_hetpipe(instance, clock)
     bound_s = lower_bound_s(instance)
     deterministic = True
     if method == "search":
-        options = SearchOptions(seed=seed, time_limit_s=time_limit_s, every_device=every_device)
-        draft, deterministic = _solve_by_search(instance, options, bound_s), time_limit_s is None
+        left_s = clock.left_s() if clock.limited else None  # after the bound
+        options = SearchOptions(seed=seed, time_limit_s=left_s, every_device=every_device)
+        draft, deterministic = _solve_by_search(instance, options, bound_s), not clock.limited
     else:
         draft = PLANNERS[method](instance)
     cost = evaluate(instance, draft)

@@ -1,5 +1,6 @@
 """Problems beyond the memory or time of a method."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from fleetune.arrays import Ints
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving import limits
 from fleetune.solving.hpp import HPP, bound
+from fleetune.solving.hpp import solve as solve_module
 from fleetune.solving.hpp.bound import lower_bound_s
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.instance import Instance
@@ -70,6 +72,57 @@ def test_a_time_limit_ends_the_published_planner_too(monkeypatch: pytest.MonkeyP
     until_heard = SearchOptions(time_limit_s=0.05, now=lambda: float(bool(heard)))
     assert Search(Instance(tiny(1, layers=40, devices=3)), until_heard).best().score > 0
     assert heard == [True]
+
+
+@pytest.mark.parametrize(("takes_s", "memory", "tried"), [(5.0, 1.0, 0), (0.5, 1.0, 1), (5.0, 0.01, 1)])
+def test_baselines_that_would_outlast_a_time_limit_are_left_out(
+    takes_s: float, memory: float, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit of 1 s, 3000 layers on 40 devices took 10 s, since baselines cannot be stopped. They are left out
+    where they would not end in time, unless no plan that fits is known yet."""
+    asked = []
+
+    def baseline(instance: Instance) -> Draft:
+        asked.append(instance)
+        raise Infeasible("noted")
+
+    monkeypatch.setattr(search_module, "BASELINES", (baseline,))
+    monkeypatch.setattr(search_module, "SLOW", {baseline: lambda _: takes_s})
+    instance = Instance(tiny(1, layers=40, devices=3, memory=memory))
+    search = Search(instance, SearchOptions(time_limit_s=1.0, now=lambda: 0.0))
+    for draft in search._starts():
+        search._add(draft)
+    assert len(asked) == tried
+
+
+def test_a_time_limit_begins_before_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a limit of 1 s, a search has a quarter if the bound takes three."""
+    seconds, given = [0.0], []
+
+    def bound_s(instance: Instance) -> float:
+        seconds[0] += 0.75
+        return 0.0
+
+    def searched(instance: Instance, options: SearchOptions, bound_s: float) -> Draft:
+        given.append(options.time_limit_s)
+        return next(search_module.even_drafts(instance))
+
+    monkeypatch.setattr(solve_module, "Deadline", partial(limits.Deadline, now=lambda: seconds[0]))
+    monkeypatch.setattr(solve_module, "lower_bound_s", bound_s)
+    monkeypatch.setattr(solve_module, "_solve_by_search", searched)
+    assert not solve(tiny(1), time_limit_s=1.0).deterministic
+    assert solve(tiny(1)).deterministic
+    assert given == [0.25, None]
+
+
+def test_the_bound_of_many_devices_is_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The linear program has at most so many cells, and its bound hardly loses: 600 layers on 40 devices."""
+    instance = Instance(tiny(1, layers=600, devices=40, samples=2))
+    rates = np.diff(instance.best_s, axis=1)
+    assert bound._joined(rates).shape == (40, bound.MAX_LP_CELLS // 40)
+    cheap_s = bound.work_s(instance)
+    monkeypatch.setattr(bound, "MAX_LP_CELLS", 600 * 40)
+    assert 0.999 * bound.work_s(instance) < cheap_s <= bound.work_s(instance) * (1 + 1e-9)
 
 
 def test_long_chains_are_searched_without_the_published_planner(monkeypatch: pytest.MonkeyPatch) -> None:

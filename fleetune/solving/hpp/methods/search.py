@@ -26,7 +26,7 @@ from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import asteroid, dapple, pipedream
 from fleetune.solving.hpp.methods.asteroid import PipelineDP
-from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, single
+from fleetune.solving.hpp.methods.baselines import RUNS, dp, eddl, pp, single
 from fleetune.solving.hpp.moves import STAGE_COUNT, PlanRules
 from fleetune.solving.hpp.sample_allocation import even_shares
 
@@ -54,6 +54,14 @@ RANDOM_STARTS = 12
 STARTS_PER_STAGE_COUNT = 4
 """Number of best plans of each stage count that are the first starts."""
 BASELINES: tuple[Callable[[Instance], Draft], ...] = (single, dp, pp, eddl, dapple.plan, pipedream.plan)
+SLOW: dict[Callable[[Instance], Draft], Callable[[Instance], float]] = {
+    pp: lambda instance: 1e-7 * instance.devices * min(instance.layers, RUNS) ** 2,
+    dapple.plan: lambda instance: 5e-9 * instance.devices**3 * min(instance.layers, dapple.RUNS) ** 2,
+}
+"""About the seconds of baselines that may take long and cannot be stopped: a search with a time limit leaves out those
+that would not end in time. 3000 layers on 40 devices take dapple 12 s."""
+FILLED_BYTES_PER_S = 5e8
+"""Rate at which a machine fills new tables, at least."""
 MAX_ASTEROID_STATES = 500_000_000
 """Limit of (layers · devices)². Above it the published planner takes more than half a minute, and is started only where
 a time limit ends it."""
@@ -150,6 +158,9 @@ class Search:
                 return None
             left_s = None
         else:
+            tables_bytes = asteroid.needed_bytes(self.instance.layers, self.instance.devices)
+            if not self._affords(tables_bytes / FILLED_BYTES_PER_S):
+                return None
             left_s = max(0.0, self.ends_s - self.options.now())
         stopped = np.zeros(1, np.int64)
         timer = threading.Timer(left_s or 0.0, stopped.fill, (1,))
@@ -167,6 +178,11 @@ class Search:
         return int(
             score(self.instance.arrays, candidate_of(self.instance, draft), self.workers[0].evaluator, WORST_SCORE)
         )
+
+    def _affords(self, seconds: float) -> bool:
+        """Tell whether so long a step would end in time, or no plan that fits is known yet."""
+        known = min(self.found.values(), default=WORST_SCORE) < OUT_OF_MEMORY
+        return not known or self.ends_s is None or self.options.now() + seconds < self.ends_s
 
     def _time_is_up(self) -> bool:
         return self.cancelled or (self.ends_s is not None and self.options.now() >= self.ends_s)
@@ -189,6 +205,9 @@ class Search:
         """Yield even plans, the baselines' plans, then those of the dynamic program on several orders."""
         yield from even_drafts(self.instance, every_device=self.options.every_device)
         for method in BASELINES:
+            takes_s = SLOW.get(method)
+            if takes_s is not None and not self._affords(takes_s(self.instance)):
+                continue
             try:
                 yield method(self.instance)
             except Infeasible:
