@@ -57,15 +57,16 @@ def forbidden_cuts(plan: Plan, profile: Profile) -> Iterator[str]:
 
 def too_few_samples(plan: Plan, profile: Profile) -> Iterator[str]:
     """Yield devices with fewer samples of a segment than one of its units can be trained on."""
+    least = {unit.name: unit.min_samples for unit in profile.units}
     for lane in plan.lanes:
         for index, segment in enumerate(lane.segments):
-            neediest = max(map(profile.unit, segment.units), key=lambda unit: unit.min_samples)
+            neediest = max(segment.units, key=lambda name: least.get(name, 1))
             for share in segment.shares:
-                if share.samples < neediest.min_samples:
+                if share.samples < least.get(neediest, 1):
                     yield (
                         f"device {share.device} has {share.samples} of every {plan.micro_batch_samples} samples of "
-                        f"segment {lane.name}/{index}, but unit {neediest.name} needs at least {neediest.min_samples} "
-                        "on each device to be trained; give it so many or more, or leave it out of the segment"
+                        f"segment {lane.name}/{index}, but unit {neediest} needs at least {least[neediest]} on each "
+                        "device to be trained; give it so many or more, or leave it out of the segment"
                     )
 
 

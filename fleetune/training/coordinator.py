@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fleetune.checks import untrainable_features
+from fleetune.checks import too_few_samples, untrainable_features
 from fleetune.clock import Clock
 from fleetune.clock.costs import memory_warnings
 from fleetune.contracts import json_io
@@ -42,9 +42,11 @@ def train(task: TrainingTask) -> TrainingMetrics:
 
     Writes `output/checkpoint` and `output/metrics`. TryAgain if a disk is full, or a device is lost that the others
     cannot do without: the newest checkpoint is kept, and the next call resumes from it. Refused if the plan has
-    features that training does not implement.
+    features that training does not implement, or gives a device too few samples for its units.
     """
     validate_supported(task.plan.plan)
+    for fault in too_few_samples(task.plan.plan, task.profile):
+        raise Refused(f"plan: {fault}")
     task.training.check_scored_rounds(task.plan.plan.average_every_rounds, task.plan.plan.strategy)
     if task.local:
         check_nothing_raw_leaves(task)

@@ -9,13 +9,14 @@ import pytest
 from fleetune.contracts.fleet import Device, Fleet, ModelSpeed, SimulatedDevice
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.training_request import TrainingRequest
-from fleetune.errors import FleetuneError
+from fleetune.errors import FleetuneError, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.revision import light
 from fleetune.profiling.profile import profile
+from fleetune.training.coordinator import train
 from tests.profiling.instances import Scripted, profiling_task
 from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import prepared, run_plan
+from tests.training.runs import prepared, run_plan, training_task
 
 RESNET = BY_NAME["resnet"]
 MODEL = model_request(RESNET, dropout=True)
@@ -52,5 +53,9 @@ def test_a_slow_device_is_given_no_single_sample(tmp_path: Path) -> None:
     assert all(math.isfinite(each.loss) for each in metrics.rounds) and len(metrics.rounds) == 2
     careless = solve("dp", replace(problem, profile=without_needs(measured))).plan
     assert [share.samples for share in careless.lanes[0].segments[0].shares] == [3, 1]
+    asked = training_task(ready, careless, TRAINING, tmp_path / "careless")
     with pytest.raises(FleetuneError, match="more than 1 value per channel"):
-        run_plan(ready, careless, TRAINING, tmp_path / "careless")
+        train(asked)
+    with pytest.raises(Refused, match="plan: device d1 has 1 of every 4 samples of segment main/0, but unit .* needs"):
+        train(replace(asked, profile=measured, work=tmp_path / "none"))
+    assert not (tmp_path / "none").exists(), "nothing is started"
