@@ -7,7 +7,6 @@ lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +29,9 @@ from fleetune.clock.limits import check_countable, countable
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
+from fleetune.clock.spread import scaled_fleet, scaled_profile
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
-from fleetune.contracts.fleet import Fleet, Link
+from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
@@ -179,12 +179,8 @@ class Clock:
         errors = [link.fit_error for link in self.fleet.links if {link.source, link.target} <= used]
         if not spreads and not any(errors):
             return None
-        fast = Clock(
-            _scaled_fleet(self.fleet, -1), _scaled_profile(self.profile, {d: s.low for d, s in spreads.items()})
-        )
-        slow = Clock(
-            _scaled_fleet(self.fleet, 1), _scaled_profile(self.profile, {d: s.high for d, s in spreads.items()})
-        )
+        fast = Clock(scaled_fleet(self.fleet, -1), scaled_profile(self.profile, {d: s.low for d, s in spreads.items()}))
+        slow = Clock(scaled_fleet(self.fleet, 1), scaled_profile(self.profile, {d: s.high for d, s in spreads.items()}))
         return Interval(low_s=min(round_s, fast._timed(plan).round_s), high_s=max(round_s, slow._timed(plan).round_s))
 
     def deadlocked(self, plan: Plan) -> dict[str, int]:
@@ -357,36 +353,6 @@ class Clock:
         if unit not in self._positions:
             raise Refused(f"plan: unit {unit!r} is not in the profile; profile the model again")
         return self._positions[unit]
-
-
-def _scaled_profile(profile: Profile, factors: Mapping[str, float]) -> Profile:
-    """Return the profile with all passes of a device `factors` times as long."""
-
-    def scaled(rows: tuple[tuple[float, ...], ...], factor: float) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(time * factor for time in row) for row in rows)
-
-    return replace(
-        profile,
-        times=tuple(
-            replace(
-                times,
-                forward_s=scaled(times.forward_s, k),
-                backward_s=scaled(times.backward_s, k),
-                update_s=tuple(step_s * k for step_s in times.update_s),
-            )
-            for times, k in ((times, factors.get(times.device, 1.0)) for times in profile.times)
-        ),
-    )
-
-
-def _scaled_fleet(fleet: Fleet, sign: int) -> Fleet:
-    """Return the fleet with messages that take the error of their link's fit longer (sign 1) or shorter (-1)."""
-
-    def scaled(link: Link) -> Link:
-        factor = (1 + link.fit_error) ** sign
-        return replace(link, latency_s=link.latency_s * factor, bytes_per_s=link.bytes_per_s / factor)
-
-    return replace(fleet, links=tuple(map(scaled, fleet.links)))
 
 
 def _deadlock(device: str, position: int) -> Refused:

@@ -257,11 +257,15 @@ class Conductor:
         return self._finish(state) if state.phase == FINISHING else self._collected(state)
 
     def _checkpoint_failed(self, state: State, event: p.CheckpointFailed) -> Step:
-        state = replace(state, completing=state.completing - {event.version})
-        if state.phase == FINISHING and event.version == state.history.version:
+        """Go on without it; one that the run waits for is tried once more, since all that is in it is still there."""
+        state, report = replace(state, completing=state.completing - {event.version}), p.Report(sentence=event.reason)
+        if state.phase != FINISHING or event.version != state.history.version:
+            state, commands = self._collected(state)
+        elif event.version == state.failed:
             return self._end(state, event.reason)
-        state, commands = self._collected(state)
-        return state, (p.Report(sentence=event.reason), *commands)
+        else:
+            state, commands = self._finish(replace(state, failed=event.version))
+        return state, (report, *commands)
 
     def _finish(self, state: State, *before: p.Command) -> Step:
         """Save the newest version, unless that is done or under way; once it is on disk, have it scored, or end."""
@@ -354,12 +358,6 @@ class Conductor:
             return self._finish(replace(state, stop=True))
         return self._end(state, "ended as was asked, during a recovery; run it again to go on")
 
-    def _failed(self, state: State, event: p.Failed) -> Step:
-        return self._end(state, event.reason, exit_code=event.exit_code)
-
-    def _log_failed(self, state: State, event: p.LogFailed) -> Step:
-        return self._end(state, event.reason)
-
     def _end(self, state: State, reason: str, *before: p.Command, exit_code: int = TryAgain.exit_code) -> Step:
         return replace(state, phase=ENDED), (*before, p.End(reason=reason, exit_code=exit_code))
 
@@ -382,12 +380,10 @@ _HANDLERS: Mapping[type[p.Event], Callable[[Conductor, State, Any], Step]] = {
     p.Prepared: Conductor._prepared,
     p.CommitLogged: Conductor._commit_logged,
     p.LogRewound: Conductor._rewound,
-    p.LogFailed: Conductor._log_failed,
     p.Saved: Conductor._saved,
     p.CheckpointComplete: Conductor._checkpoint_complete,
     p.CheckpointFailed: Conductor._checkpoint_failed,
     p.BackedUp: Conductor._backed_up,
     p.Scored: Conductor._scored,
     p.StopAsked: Conductor._stop_asked,
-    p.Failed: Conductor._failed,
 }

@@ -156,13 +156,6 @@ class LogRewound(Event):
 
 
 @record
-class LogFailed(Event):
-    """The disk of the commit log did not take it."""
-
-    reason: str
-
-
-@record
 class Saved(Event):
     """A device has written its shards of a version."""
 
@@ -205,14 +198,6 @@ class Scored(Event):
 @record
 class StopAsked(Event):
     """The run is to end early, with a checkpoint."""
-
-
-@record
-class Failed(Event):
-    """Something failed that no other device can make good: a malformed input, a loss that is not finite."""
-
-    reason: str
-    exit_code: int
 
 
 @record
@@ -277,7 +262,7 @@ class Move(Command):
 
 @record
 class RewindLog(Command):
-    """Cut the commit log back to so many rounds; answered by `LogRewound` or `LogFailed`."""
+    """Cut the commit log back to so many rounds; answered by `LogRewound`."""
 
     rounds: int
 
@@ -302,7 +287,7 @@ class StartRound(Command):
 
 @record
 class LogCommit(Command):
-    """Write a commit to disk; answered by `CommitLogged` or `LogFailed`."""
+    """Write a commit to disk; answered by `CommitLogged`."""
 
     attempt: Attempt
     round: int

@@ -60,6 +60,8 @@ class State:
     """The version that devices move to."""
     saving: Version | None = None
     saved: frozenset[str] = frozenset()
+    failed: Version | None = None
+    """Could not be completed when no round ran, and is tried once more."""
     backing: Version | None = None
     backed: frozenset[str] = frozenset()
     backup: Version = INITIAL

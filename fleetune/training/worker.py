@@ -110,7 +110,7 @@ class _Worker:
         self._device = torch.device(task.accelerator)
         self._held = WorkerHoldings(task, links)
         self._energy = energy_meter(task.accelerator)
-        self._saved: list[int] = []
+        self._saved = set[int]()
         self._obeys: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "move": self._move,
             "drop_old": self._drop_old,
@@ -209,7 +209,7 @@ class _Worker:
         written = state.write(checkpoint_folder(Path(self._task.work), done), done)
         shards = [{"file": shard.file, **json_io.dump(shard.digest)} for shard in written]
         said = {**describe_version(Version(done, state.version.attempt)), "shards": shards}
-        self._saved.append(done)
+        self._saved.add(done)
         self._exchange.send_control("saved", said)
 
     def _save_on_request(self) -> None:

@@ -271,22 +271,8 @@ def test_backups_are_taken_every_so_many_rounds_and_old_ones_freed_once_all_are_
     assert told == [p.ReleaseBackups(version=version, devices=("a", "b"))] and state.backup == version
 
 
-@pytest.mark.parametrize(
-    ("event", "exit_code"),
-    [
-        (p.LogFailed(reason="/work is full"), 75),
-        (p.Failed(reason="the loss is nan", exit_code=64), 64),
-    ],
-)
-def test_what_nobody_can_make_good_ends_the_run(event: p.Event, exit_code: int) -> None:
-    """The reason and its exit code reach the user, and events after the end are dropped."""
-    rules = conductor()
-    state, told = tell(rules, running(rules), event, p.Ended(device="a", reason="killed"))
-    assert told == [p.End(reason=event.reason, exit_code=exit_code)]  # type: ignore[attr-defined]
-
-
-def test_a_stop_saves_the_newest_version_and_a_failed_checkpoint_ends_it_too() -> None:
-    """A stop asks for a checkpoint of the last committed round; a disk that does not take it ends the run too."""
+def test_a_stop_saves_the_newest_version_and_tries_a_failed_checkpoint_once_more() -> None:
+    """A stop asks for a checkpoint of the last committed round, again if it fails, and ends the run if that fails."""
     rules = conductor()
     state, told = tell(rules, running(rules), p.StopAsked())
     version = state.history.version
@@ -295,8 +281,12 @@ def test_a_stop_saves_the_newest_version_and_a_failed_checkpoint_ends_it_too() -
     assert told == [p.CompleteCheckpoint(version=version, devices=("a", "b"))]
     _, complete = tell(rules, state, p.CheckpointComplete(version=version))
     assert [(type(each), each.exit_code) for each in complete if isinstance(each, p.End)] == [(p.End, 75)]
-    _, failed = tell(rules, state, p.CheckpointFailed(version=version, reason="the disk is full"))
-    assert p.End(reason="the disk is full") in failed
+    failed = p.CheckpointFailed(version=version, reason="a file is damaged")
+    state, told = tell(rules, state, failed)
+    assert told == [p.Report(sentence="a file is damaged"), p.Save(version=version, devices=("a", "b"))]
+    state, _ = tell(rules, state, *[p.Saved(device=device, version=version) for device in "ab"])
+    _, told = tell(rules, state, failed)
+    assert told == [p.End(reason="a file is damaged")]
 
 
 def test_a_failed_checkpoint_is_reported_and_training_goes_on() -> None:
@@ -310,11 +300,14 @@ def test_a_failed_checkpoint_is_reported_and_training_goes_on() -> None:
 
 
 def test_no_memory_for_the_model_is_infeasible() -> None:
-    """Where the devices that are left cannot hold the model, the planner's reason ends the run with 65."""
+    """Where the devices that are left cannot hold the model, the planner's reason ends the run with 65; events after
+    the end are dropped.
+    """
     rules = conductor()
     state, _ = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
     state, _ = tell(rules, state, reported(state, "a"))
-    _, told = tell(rules, state, p.NoPlan(attempt=state.attempt, reason="a lacks 5 bytes"))
+    no_plan, ended = p.NoPlan(attempt=state.attempt, reason="a lacks 5 bytes"), p.Ended(device="a", reason="killed")
+    _, told = tell(rules, state, no_plan, ended)
     assert told == [p.End(reason="a lacks 5 bytes", exit_code=65)]
 
 

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,29 @@ def test_a_training_goes_on_without_a_checkpoint_that_failed(
     assert [each for each in said if each.startswith("no checkpoint of round 4: ") and why in each], said
     found = newest_complete(tmp_path / "run" / "work", said.append)
     assert found is not None and found.mark.round == TRAINING.rounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fail", [unreachable, damage])
+def test_the_last_checkpoint_is_tried_twice(fail: Callable[[Path], None], tmp_path: Path) -> None:
+    """A last checkpoint whose files are damaged or out of reach once is written again, and the training ends well."""
+    ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
+    said, tried = list[str](), list[Path]()
+
+    def fail_once(folder: Path) -> None:
+        tried.append(folder)
+        if len(tried) == 1:
+            fail(folder)
+
+    training = replace(TRAINING, rounds=4)
+    launcher = FailingLauncher(fail_once)
+    metrics = run_plan(
+        ready, plan(ready.units, [], [[8]]), training, tmp_path / "run", launcher=launcher, note=said.append
+    )
+    assert len(metrics.rounds) == 4 and len(tried) == 2
+    assert [each for each in said if each.startswith("no checkpoint of round 4: ")], said
+    found = newest_complete(tmp_path / "run" / "work", said.append)
+    assert found is not None and found.mark.round == 4
 
 
 @pytest.mark.slow
