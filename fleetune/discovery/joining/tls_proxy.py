@@ -236,6 +236,7 @@ class TlsProxy:
         task = self._loop.create_task(self._serve(reader, writer, connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # it may be cancelled before it begins
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: ProxiedConnection

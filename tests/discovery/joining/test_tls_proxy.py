@@ -1,10 +1,12 @@
 """Forwarding, authentication and limits of the proxy."""
 
 import asyncio
+import gc
 import queue
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -185,3 +187,23 @@ def test_an_engine_that_has_gone(
                     pass
             assert ended.get(timeout=PATIENCE_S).outbound_bytes == 0
         made.close()
+
+
+def test_a_connection_that_comes_with_the_end_is_closed(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a connection accepted while the proxy was ending was never closed, as its task was cancelled unbegun."""
+    accept = TlsProxy._accept
+
+    def accept_at_the_end(self: TlsProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._stop.set()
+        accept(self, reader, writer)
+
+    monkeypatch.setattr(TlsProxy, "_accept", accept_at_the_end)
+    with TlsProxy(listening_sockets(HERE), engine, None) as ending:
+        with socket.create_connection((LOOPBACK, ending.port), timeout=PATIENCE_S) as line:
+            ending._thread.join(PATIENCE_S)
+            gc.disable()  # which would close it in the end
+            try:
+                with suppress(ConnectionResetError):
+                    assert line.recv(1) == b""
+            finally:
+                gc.enable()
