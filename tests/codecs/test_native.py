@@ -16,7 +16,10 @@ CODECS = ("int8", "int4", "int8-hadamard", "int4-hadamard")
 SHAPES = ((1, 1), (5, 1), (1, 63), (2, 64), (3, 65), (4, 127), (2, 2049), (300, 7), (9, 6401))
 MAX = torch.finfo(torch.float32).max
 REASON = "it is not built here: `.venv/bin/pip install -v --no-deps -e .` does that, or says why it cannot"
-needs_library = pytest.mark.skipif(native.LIBRARY is None, reason="no library")
+needs_library = pytest.mark.skipif(
+    native.LIBRARY is None, reason="quantiser.c is optional, and was not compiled here; CI requires a compiler"
+)
+"""There is nothing to compare without it: torch alone runs then, which tests/codecs/test_quantization.py holds."""
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -48,7 +51,7 @@ def rows_of_every_kind(shape: tuple[int, int]) -> Iterator[torch.Tensor]:
         yield of_any_bits(shape, generator)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the library is optional without a C compiler; CI requires one")
 def test_the_library_is_there_where_a_compiler_is() -> None:
     """Without it everything works, three times as slow, so that nothing else would tell."""
     assert native.LIBRARY is not None, REASON

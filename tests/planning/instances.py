@@ -59,6 +59,22 @@ def tiny(draw: st.DrawFn, devices: int = 3, monotone: bool = True, workspaces: b
     )
 
 
+def needing(problem: Problem, *samples: int) -> Problem:
+    """The problem whose units need so many samples, in turn."""
+    units = problem.profile.units
+    needed = [samples[k % len(samples)] for k in range(len(units))]
+    found = tuple(replace(unit, min_samples=least) for unit, least in zip(units, needed, strict=True))
+    return replace(problem, profile=replace(problem.profile, units=found))
+
+
+@st.composite
+def needy(draw: st.DrawFn, monotone: bool = True, devices: int = 3) -> Problem:
+    """Tiny problems, some of whose units need several samples, at most those of a micro-batch."""
+    problem = draw(tiny(devices=devices, monotone=monotone))
+    least = st.integers(1, problem.micro_batch_samples)
+    return needing(problem, *(draw(least) for _ in problem.profile.units))
+
+
 def _unit(draw: st.DrawFn, name: str) -> Unit:
     params = draw(st.integers(0, 300))
     return Unit(

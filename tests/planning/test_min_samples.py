@@ -1,7 +1,7 @@
 """Units that a device can be trained on with several samples only, such as batch norms over single values."""
 
 from dataclasses import replace
-from itertools import combinations, pairwise, product
+from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -14,28 +14,10 @@ from fleetune.contracts.profile import fewest_samples
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.plan_result import segment, single_lane_plan
-from fleetune.planning.recut import recut
 from fleetune.planning.revision import heavy, light
-from fleetune.planning.segment_costs import GroupCosts, SegmentCosts
 from tests.clock import fleets
-from tests.planning.instances import scored, small, tiny
+from tests.planning.instances import needing, needy, scored, small
 from tests.planning.test_every_strategy import PROPERTY, ready_for, solved
-
-
-def needing(problem: Problem, *samples: int) -> Problem:
-    """The problem whose units need so many samples, in turn."""
-    units = problem.profile.units
-    needed = [samples[k % len(samples)] for k in range(len(units))]
-    found = tuple(replace(unit, min_samples=least) for unit, least in zip(units, needed, strict=True))
-    return replace(problem, profile=replace(problem.profile, units=found))
-
-
-@st.composite
-def needy(draw: st.DrawFn, monotone: bool = True, devices: int = 3) -> Problem:
-    """Tiny problems, some of whose units need several samples, at most those of a micro-batch."""
-    problem = draw(tiny(devices=devices, monotone=monotone))
-    least = st.integers(1, problem.micro_batch_samples)
-    return needing(problem, *(draw(least) for _ in problem.profile.units))
 
 
 def too_few(plan: Plan, problem: Problem) -> bool:
@@ -100,43 +82,6 @@ def test_data_parallel_shares_are_the_best_that_suffice(problem: Problem) -> Non
         return
     shares = tuple(share.samples for share in solve("dp", problem).plan.lanes[0].segments[0].shares)
     assert slowest_s(shares) == pytest.approx(min(map(slowest_s, ways)), rel=1e-12)
-
-
-@settings(max_examples=150, deadline=None)
-@given(data=st.data(), problem=needy(devices=4))
-def test_cuts_of_groups_are_the_best_that_suffice(data: st.DataObject, problem: Problem) -> None:
-    """Of all cuts of groups in an order that give each device enough samples, none has a faster slowest segment, up to
-    the tenth that the clock may prefer; where there are none, the error says what is missing."""
-    names = [device.name for device in problem.fleet.devices]
-    assume(len(names) > 1)
-    order = data.draw(st.permutations(names))
-    count = data.draw(st.integers(1, len(names)))
-    bounds = [0, *sorted(data.draw(st.permutations(range(1, len(names))))[: count - 1]), len(names)]
-    groups = tuple(tuple(order[first:end]) for first, end in pairwise(bounds))
-    assume(all(len(group) <= problem.micro_batch_samples for group in groups))
-    costs = SegmentCosts(problem)
-    runs = GroupCosts(costs)
-    kept = [min(2 * (count - p) - 1, problem.micro_batches) for p in range(count)]
-
-    def slowest_s(edges: tuple[int, ...]) -> float:
-        spans = list(pairwise(edges))
-        if any(
-            len(g) * costs.least_samples(*span) > problem.micro_batch_samples
-            for g, span in zip(groups, spans, strict=True)
-        ):
-            return float("inf")
-        return max(float(runs.seconds(groups[p], kept[p])[run]) for p, run in enumerate(spans))
-
-    all_cuts = [(0, *inner, costs.blocks) for inner in combinations(range(1, costs.blocks), count - 1)]
-    least_s = min(map(slowest_s, all_cuts), default=float("inf"))
-    if least_s == float("inf"):
-        with pytest.raises(Infeasible, match="lacks|needs at least|pieces"):
-            recut("pp", costs, groups, "2(P-p)-1")
-        return
-    found = recut("pp", costs, groups, "2(P-p)-1")
-    validate(found, problem.fleet, problem.profile)
-    places = {problem.profile.units[end - 1].name: edge for edge, end in enumerate(costs.edges) if edge}
-    assert slowest_s((0, *(places[one.units[-1]] for one in found.lanes[0].segments))) <= least_s * 1.11
 
 
 def test_a_slow_device_that_got_one_sample_gets_two() -> None:
