@@ -1,4 +1,4 @@
-"""Limits of processes that emulate smaller devices on this machine, where no container holds them: CPU and memory."""
+"""Limits of processes that emulate smaller devices: CPU, and memory where no container limits it."""
 
 import math
 import os
@@ -27,7 +27,10 @@ CGROUP_PREFIX = "fleetune-"
 class CpuThrottle:
     """A quota of processor time: work that took c CPU seconds lasts at least c / cores. `cores` None: no quota.
 
-    Durations then depend on CPU time alone, so they stay the same while other emulated devices share the machine. Only
+    Durations then depend on CPU time alone, so they stay the same while other emulated devices share the machine. In a
+    container, whose engine holds it to the same quota, that keeps the pace even: a quota is granted anew every period,
+    also to a device that waits, which would then compute its first milliseconds at the full speed of the machine, as no
+    slow device does (22 ms faster at a quarter of a core, once per message that it waited for). Only
     the CPU time of the calling thread counts: a quota below one core goes with a single thread, and a device never has
     more threads than cores, so that several threads cannot exceed their quota.
     """

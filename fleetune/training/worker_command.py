@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleetune.contracts import json_io
-from fleetune.contracts.fleet import PROCESS
 from fleetune.launching import MALLOC_ENVIRONMENT, Command, thread_environment
 from fleetune.links.authentication import KeyPair
 from fleetune.models.source import local_folders, with_local_source
@@ -75,7 +74,7 @@ class WorkerCommands:
             local_samples={owner: data.samples for owner, data in task.local.items()},
             work=str(task.work),
             accelerator=facts.accelerator,
-            cores=facts.cores if facts.emulated and facts.launcher == PROCESS else None,
+            cores=facts.cores if facts.emulated else None,
             threads=facts.threads,
             bind=listen.bind,
             address=listen.address,
