@@ -31,6 +31,7 @@ class Returns:
         self._now_s, self._rounds, self._spares = now_s, rounds, tuple(spares)
         self._arrived: list[str] = []
         """Devices that wait for an average of the lanes."""
+        self._loading = set[str]()
         self._due_s: dict[str, float] = {}
         self._started = set[str]()
         self._in_a_row: dict[str, int] = {}
@@ -59,13 +60,18 @@ class Returns:
         self._started.update(due)
         return due
 
+    def loads(self, device: str) -> None:
+        """Note that a device has said hello, and loads its part of the first plan while the others train on."""
+        self._loading.add(device)
+
     def arrive(self, device: str, state: State, plan: Plan) -> tuple[Joined, ...]:
-        """Note that a device has said hello; return what the conductor is told of now.
+        """Note that a device has loaded; return what the conductor is told of now.
 
         Where lanes are averaged, it waits until they are alike: only then a lane that begins again has a state.
         """
         self._since_round[device] = state.history.rounds
         self._started.discard(device)
+        self._loading.discard(device)
         if not plan.average_every_rounds:
             return (Joined(device=device),)
         self._arrived.append(device)
@@ -84,8 +90,9 @@ class Returns:
         return tuple(Joined(device=each, at_once=each == arrived[-1]) for each in arrived)
 
     def forget(self, device: str) -> bool:
-        """Return whether a device waited, which is lost again."""
-        waited = device in self._arrived
+        """Return whether a device waited or loaded, which is lost again."""
+        waited = device in self._arrived or device in self._loading
+        self._loading.discard(device)
         self._arrived = [each for each in self._arrived if each != device]
         return waited
 

@@ -159,6 +159,11 @@ class PlanLoader:
         found = {lane: read_tensors(Path(order.folder), lane, names) for lane in {item.lane for item in wanted}}
         return {item: found[item.lane][item.name] for item in wanted}
 
+    def load_frozen(self) -> dict[str, torch.Tensor]:
+        """Return the weights that training leaves as they are, by name, of this device's part of the first plan."""
+        self.described.program(self.task.plan, self.task.device)
+        return load_state(self.task, self.described, {}, self.task.dealt or self.task.plan).frozen()
+
     def load(
         self,
         order: Migration,

@@ -126,6 +126,8 @@ class WorkerTask:
     cores: float | None
     """CPU quota of an emulated device; None for full speed."""
     threads: int
+    returns: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True if the others train on until it is loaded."""
     bind: str
     """Address that the worker listens on."""
     address: str = ""

@@ -3,6 +3,7 @@
 The worker's messages and the coordinator's answers:
 
     hello -> welcome          addresses of the other workers; from now on a beat every half second -> heard
+    loaded                    only from a worker that was started again: the others trained on until now
              abort a          attempt a begins: the running round ends, and the state is as before it
     aborted a -> move a       what is held here -> under which plan to hold what (`migration.Migration`)
     moved a -> drop_old a     all that the plan wants here is here -> it is made live, and all else is freed
@@ -122,7 +123,11 @@ class _Worker:
     def run(self) -> None:
         """Obey until the coordinator says stop."""
         threading.Thread(target=self._save_on_request, name="save", daemon=True).start()
-        self._held.describe_program()  # while the coordinator reads the model too
+        if self._task.returns:
+            self._held.load_ahead()
+            self._exchange.send_control("loaded", {})
+        else:
+            self._held.describe_program()  # while the coordinator reads the model too
         while True:
             try:
                 message = self._exchange.recv_control(*self._obeys)

@@ -31,14 +31,14 @@ class WorkerCommands:
         """Return the file that a device's worker writes its errors to."""
         return self.task.work / "workers" / device / "log"
 
-    def of(self, device: str, state: Path | None = None) -> Command:
+    def of(self, device: str, state: Path | None = None, returns: bool = False) -> Command:
         """Write a device's task file, and return what starts its worker.
 
-        state: folder of the checkpoint that it will read.
+        state: folder of the checkpoint that it will read. returns: the others train on until it is loaded.
         """
         task, keys = self.task, self.keys
         folder = task.work / "workers" / device
-        json_io.write(self._task(device), folder / TASK)
+        json_io.write(self._task(device, returns), folder / TASK)
         line = WorkerKeys(
             public=keys[device].public.decode(),
             secret=keys[device].secret.decode(),
@@ -59,7 +59,7 @@ class WorkerCommands:
             device_writes=(task.local[device].folder.parent,) if device in task.local else (),
         )
 
-    def _task(self, device: str) -> WorkerTask:
+    def _task(self, device: str, returns: bool = False) -> WorkerTask:
         task, facts, listen = self.task, self.task.fleet.device(device), self.task.sites.listen_settings(device)
         return WorkerTask(
             device=device,
@@ -76,6 +76,7 @@ class WorkerCommands:
             accelerator=facts.accelerator,
             cores=facts.cores if facts.emulated else None,
             threads=facts.threads,
+            returns=returns,
             bind=listen.bind,
             address=listen.address,
             delays_s=dict(listen.delays_s),

@@ -52,7 +52,7 @@ END_S = 3.0
 """Seconds that workers have to end when they are told to."""
 DISMISSED_S = 1.0
 """Longest wait for the end of a device that was given up: its engine may be out of reach."""
-WORKER_MESSAGES = ("hello", "aborted", FETCH, "moved", "ready", "saved", "backed_up")
+WORKER_MESSAGES = ("hello", "loaded", "aborted", FETCH, "moved", "ready", "saved", "backed_up")
 """Kinds of messages that `receive` returns."""
 
 
@@ -154,7 +154,7 @@ class WorkerGroup:
             self._received.append(NotBack(device, "is not started again, as its worker has not ended"))
             return
         self._endpoint.disconnect(device)
-        self._returning.start(device, self._task.sites.launcher(device), self._commands.of(device, None))
+        self._returning.start(device, self._task.sites.launcher(device), self._commands.of(device, returns=True))
 
     @property
     def gone(self) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from fleetune.contracts.metrics import TimelineRow
+from fleetune.errors import FleetuneError
 from fleetune.recovery.holdings import LIVE, PREPARED, Attempt, Version
 from fleetune.recovery.transfers import Item
 from fleetune.training.copies import Copies
@@ -50,6 +52,8 @@ class WorkerHoldings:
         self._loader = PlanLoader(task, links.exchange)
         self._copies = Copies()
         self._arriving: _Arriving | None = None
+        self._frozen: dict[str, torch.Tensor] = {}
+        """Frozen weights that were loaded before a plan was there."""
         self._backing: Version | None = None
         """The version whose backups are on their way."""
         self.running: RunningPlan | None = None
@@ -66,6 +70,14 @@ class WorkerHoldings:
         """Read the model's description, which takes a while, before it is needed."""
         if self._task.device in self._task.plan.devices:
             self._loader.described.program(self._task.plan, self._task.device)
+
+    def load_ahead(self) -> None:
+        """Load what no training changes of this device's part of the first plan, so that others need not wait for it.
+
+        What fails here fails again when it is needed, and is told then.
+        """
+        with suppress(FleetuneError, OSError):
+            self._frozen = self._loader.load_frozen()
 
     def enter(self, attempt: Attempt) -> None:
         """End the running round and say what is held; what is prepared stays so.
@@ -176,7 +188,7 @@ class WorkerHoldings:
         order, before = arriving.order, self.running
         own = {} if order.from_disk else {**self._items_at(order.version), **arriving.items}
         arriving.items = self._kept_for_others(arriving)
-        frozen = before.held.frozen() if before is not None else {}
+        frozen, self._frozen = before.held.frozen() if before is not None else self._frozen, {}
         if before is not None and before.holds(order.version) and not (order.residuals or order.from_disk):
             arriving.residuals = before.context.feedback.state()  # those of rounds that are run again count no more
         self.running = before = None

@@ -29,7 +29,7 @@ class FakeWorker:
     def __init__(self, command: Command, scripts: Mapping[str, "WorkerScript"]) -> None:
         task = json_io.read(WorkerTask, Path(command.arguments[1]))
         secrets = json_io.parse(WorkerKeys, command.first_line, "keys")
-        self.device = task.device
+        self.device, self.returns = task.device, task.returns
         allowed = {name: key.encode() for name, key in secrets.peers.items()}
         allowed[COORDINATOR] = secrets.coordinator_public.encode()
         keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
@@ -84,6 +84,8 @@ class FakeWorker:
                 addresses = self.exchange.recv_control("welcome").header["addresses"]
                 for peer in (name for name in self._allowed if name not in (COORDINATOR, self.device)):
                     self.endpoint.connect(peer, addresses[peer], self._allowed[peer])
+                if self.returns:
+                    self.exchange.send_control("loaded", {})
                 self._obey()
         except Stopped:
             pass

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fleetune.contracts.run_config import Lora
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.links.authentication import new_key_pair
+from fleetune.models.weights import WeightReader
 from fleetune.recovery.holdings import INITIAL
 from fleetune.recovery.transfers import Item
 from fleetune.training import migration
@@ -22,6 +24,7 @@ from fleetune.training.exchange import Arrival, TransferKey
 from fleetune.training.migration import Migration, SentItems, Source, receive_items, send_items
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.running_plan import PlanLoader
+from fleetune.training.task import TrainingTask
 from fleetune.training.worker_command import WorkerCommands
 from fleetune.training.worker_state import WorkerState
 from tests.training.model_families import BY_NAME, data_request, model_request
@@ -107,19 +110,20 @@ def test_what_is_taken_over_is_freed() -> None:
         state.put(PLAN, {Item("", "v"): received("v", 1.0)})
 
 
+def commands_of(task: TrainingTask) -> WorkerCommands:
+    """Return what starts the worker of d0."""
+    return WorkerCommands(
+        task=task, run="run", keys={"d0": new_key_pair()}, coordinator_address="", coordinator_public=b""
+    )
+
+
 def test_a_plan_that_is_left_is_freed_at_once(tmp_path: Path) -> None:
     """Bug: what ran rounds referred to itself, so that a device kept the memory of the plans before, twice its need,
     until Python looked for circles.
     """
     ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
     made = plan(ready.units, [], [[8]])
-    commands = WorkerCommands(
-        task=training_task(ready, made, TRAINING, tmp_path),
-        run="run",
-        keys={"d0": new_key_pair()},
-        coordinator_address="",
-        coordinator_public=b"",
-    )
+    commands = commands_of(training_task(ready, made, TRAINING, tmp_path))
     order = Migration(plan=made, version=INITIAL, from_disk=True)
     wire: Any = Wire()
     gc.disable()
@@ -131,3 +135,26 @@ def test_a_plan_that_is_left_is_freed_at_once(tmp_path: Path) -> None:
         assert not any(each() is not None for each in left)
     finally:
         gc.enable()
+
+
+def test_a_device_that_comes_back_has_its_frozen_weights_before_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it loads ahead is what its plan needs, bit for bit: only what training changes is read after that, and no
+    weight is held twice."""
+    request = model_request(BY_NAME["bert"], dropout=True, lora=Lora(r=2, targets=("query",)))
+    ready = prepared(request, data_request(BY_NAME["bert"], tmp_path), tmp_path)
+    made = plan(ready.units, [], [[8]])
+    task = commands_of(training_task(ready, made, TRAINING, tmp_path))._task("d0", returns=True)
+    wire: Any = Wire()
+    order = Migration(plan=made, version=INITIAL, from_disk=True)
+    straight = PlanLoader(task, wire).load(order, {}, {}, {})
+    loader = PlanLoader(task, wire)
+    frozen = loader.load_frozen()
+    assert frozen and frozen.keys() == straight.held.frozen().keys()
+    read, ahead = WeightReader.read, set[str]()
+    monkeypatch.setattr(WeightReader, "read", lambda self, names: ahead.update(names) or read(self, names))
+    running = loader.load(order, {}, {}, dict(frozen))
+    assert ahead and not ahead & frozen.keys()
+    assert all(running.held.frozen()[name].data_ptr() == tensor.data_ptr() for name, tensor in frozen.items())
+    assert all(torch.equal(running.held.frozen()[name], t) for name, t in straight.held.frozen().items())

@@ -243,3 +243,21 @@ def test_a_device_that_is_lost_again_and_again_is_started_less_often_and_then_no
     found.lost("b", 3 + CALM_ROUNDS)
     clock[0] += FIRST_S
     assert found.take_due() == ("b",)
+
+
+def test_a_device_that_is_lost_while_it_loads_is_let_go_and_started_again() -> None:
+    """The conductor has not been told of a device that loads: its loss concerns nobody else, and it comes again."""
+    clock = [0.0]
+    found = Returns(lambda: clock[0], 100)
+    found.lost("a", 3)
+    clock[0] += FIRST_S
+    assert found.take_due() == ("a",)
+    found.loads("a")
+    assert found.expects(["a"]), "a plan with a collector waits for it, too"
+    found.lost("a", 4)
+    assert found.forget("a") and not found.forget("a")
+    clock[0] += 2 * FIRST_S
+    assert found.take_due() == ("a",)
+    found.loads("a")
+    assert found.arrive("a", after(9), plan(("u",), [], [[8]])) == (Joined(device="a"),)
+    assert not found.forget("a"), "the conductor knows of it"
