@@ -1,5 +1,9 @@
 """The course of a training that lost devices: rounds over time, what was lost, and how the training went on."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from fleetune.contracts.record import not_negative, record
 
 
@@ -32,6 +36,10 @@ class Recovered:
     """Rounds that were run again, beside the broken one."""
     moved_bytes: int
     """Bytes that devices sent each other before."""
+    back: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Devices that had come back and were waited for."""
+    broken: Annotated[bool, Field(exclude_if=lambda value: value)] = True
+    """False if no round was broken off, as devices came back at its border."""
 
     def __post_init__(self) -> None:
         not_negative("recovery", again=self.again, moved_bytes=self.moved_bytes, seconds=self.until_s - self.from_s)

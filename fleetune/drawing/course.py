@@ -56,8 +56,16 @@ def course_chart(course: Course | None) -> str:
 
 
 def course_texts(course: Course | None) -> list[str]:
-    """Return a sentence for each recovery."""
-    return [] if course is None else [_hint(each) for each in course.recoveries]
+    """Return a sentence for each recovery, which names the devices that were lost or came back."""
+    if course is None:
+        return []
+    found = []
+    for each in course.recoveries:
+        lost = dict.fromkeys(loss.device for loss in course.losses if each.from_s <= loss.at_s <= each.until_s)
+        named = [f"{', '.join(filter(None, lost))} lost"] if any(lost) else []
+        named += [f"{', '.join(each.back)} back"] if each.back else []
+        found.append(f"after {seconds(each.from_s)}: {' and '.join(named)}{', ' if named else ''}{_told(each)}")
+    return found
 
 
 def _cost(found: Recovered) -> str:
@@ -65,8 +73,15 @@ def _cost(found: Recovered) -> str:
 
 
 def _hint(found: Recovered) -> str:
-    again = f"{found.again} round{'' if found.again == 1 else 's'} and the broken one" if found.again else "one round"
-    return (
-        f"after {seconds(found.from_s)}: {seconds(found.until_s - found.from_s)} until the next commit, "
-        f"{size(found.moved_bytes)} moved, {again} run again from round {found.from_round} on"
-    )
+    return f"after {seconds(found.from_s)}: {_told(found)}"
+
+
+def _told(found: Recovered) -> str:
+    if not found.broken:
+        again = f"no round run again, on from round {found.from_round}"
+    elif found.again:
+        rounds = f"{found.again} round{'' if found.again == 1 else 's'}"
+        again = f"{rounds} and the broken one run again from round {found.from_round} on"
+    else:
+        again = "the broken round run again"
+    return f"{seconds(found.until_s - found.from_s)} until the next commit, {size(found.moved_bytes)} moved, {again}"

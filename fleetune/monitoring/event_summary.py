@@ -135,8 +135,10 @@ class EventAggregator:
             if self._open():
                 self._end(NO_END)
             self.ended, self.rounds_planned = "", event.rounds
+            self._course.started()
         elif event.event == JOINED:
             self._memberships.append(_OpenMembership(event.device, now_s))
+            self._course.joined(event.device)
         elif event.event == BEATS:
             for member in self._open(event.device):
                 member.add_beats(now_s, event.silence_s)

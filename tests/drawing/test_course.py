@@ -18,6 +18,7 @@ COURSE = Course(
     ),
     recoveries=(Recovered(from_s=12.0, until_s=14.0, from_round=10, again=2, moved_bytes=14_200_000),),
 )
+COST = "2 s until the next commit, 14.2 MB moved, 2 rounds and the broken one run again from round 10 on"
 
 
 def test_losses_and_recoveries_are_drawn() -> None:
@@ -26,10 +27,19 @@ def test_losses_and_recoveries_are_drawn() -> None:
     root = ET.fromstring(chart)
     texts = [each.text or "" for each in root.iter() if each.tag.endswith("text") or each.tag.endswith("title")]
     cost = "lost: 14.2 MB moved, next commit 2 s later"
-    for said in (f"nano-1 {cost}", f"nano-2 {cost}", "after 12.5 s: <silent> & gone", *course_texts(COURSE)):
+    for said in (f"nano-1 {cost}", f"nano-2 {cost}", "after 12.5 s: <silent> & gone", f"after 12 s: {COST}"):
         assert said in texts, texts
-    said = "2 s until the next commit, 14.2 MB moved, 2 rounds and the broken one run again from round 10 on"
-    assert course_texts(COURSE) == [f"after 12 s: {said}"]
+    assert course_texts(COURSE) == [f"after 12 s: nano-1, nano-2 lost, {COST}"]
+
+
+def test_a_device_that_came_back_is_named_and_cost_no_round() -> None:
+    """Bug: the round after it stood there as one that was run again, and nobody could tell it from a loss."""
+    back = Recovered(from_s=20.0, until_s=21.0, from_round=18, again=0, moved_bytes=7, back=("nano-1",), broken=False)
+    gap = Recovered(from_s=24.0, until_s=25.0, from_round=22, again=0, moved_bytes=0)
+    assert course_texts(replace(COURSE, recoveries=(back, gap))) == [
+        "after 20 s: nano-1 back, 1 s until the next commit, 7 B moved, no round run again, on from round 18",
+        "after 24 s: 1 s until the next commit, 0 B moved, the broken round run again",
+    ]
 
 
 def test_rounds_that_are_run_again_have_a_colour_of_their_own() -> None:

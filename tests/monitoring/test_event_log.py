@@ -176,6 +176,12 @@ def course_of(*happened: tuple[float, str, int]) -> Course | None:
             built.committed(at_s, rounds)
         elif what == "lost":
             built.lost(at_s, "d", "killed")
+        elif what == "started":
+            built.started()
+        elif what == "joined":
+            built.joined("d")
+        elif what == "at a border":
+            built.resuming(at_s, rounds, 0, 7)
         else:
             built.resuming(at_s, rounds, 2, 7)
     return built.course()
@@ -190,6 +196,20 @@ def test_a_course_tells_what_a_loss_cost() -> None:
     assert found.recoveries == (Recovered(from_s=2.0, until_s=8.0, from_round=1, again=4, moved_bytes=14),)
     assert [(each.at_s, each.device) for each in found.losses] == [(2.0, "d"), (4.0, "d")]
     assert [(each.at_s, each.rounds) for each in found.progress] == [(1, 3), (3, 1), (5, 1), (8, 2), (9, 3)]
+
+
+def test_a_device_that_comes_back_breaks_no_round() -> None:
+    """It is waited for from the border of a round to the next commit; joining with a start is no return."""
+    lost = [(1.0, "joined", 0), (2.0, "committed", 1), (3.0, "lost", 0), (4.0, "resuming", 1), (5.0, "committed", 2)]
+    back = [(6.0, "joined", 0), (7.0, "committed", 3), (7.5, "at a border", 3), (9.0, "committed", 4)]
+    again = [(10.0, "started", 0), (11.0, "joined", 0), (12.0, "at a border", 4), (13.0, "committed", 5)]
+    found = course_of((0.0, "started", 0), *lost, *back, *again)
+    assert found is not None
+    assert [(each.from_s, each.back, each.broken) for each in found.recoveries] == [
+        (3.0, (), True),
+        (7.5, ("d",), False),
+        (12.0, (), True),
+    ]
 
 
 def test_a_lost_message_is_a_recovery_without_a_loss() -> None:
