@@ -86,6 +86,7 @@ def ring_all_reduce(exchange: Exchange, group: Sequence[str], key: TransferKey, 
             chunks[into].copy_(arrival.tensors[0])
         else:
             chunks[into].add_(arrival.tensors[0])
+        del arrival  # frees its memory before the next message is received
     return began_s
 
 
