@@ -100,7 +100,7 @@ PROFILE = StageSpec(
 )
 PLAN = StageSpec(
     name="plan",
-    version=2,
+    version=3,
     module="stages.plan",
     config=("strategy", *BATCH, "training.recompute"),
     local_config=("data.local",),

@@ -23,6 +23,13 @@ from fleetune.formatting import megabytes
 
 FORECAST_MARGIN = 0.05
 """Tolerated relative excess of a memory peak: allocator fragmentation changes it by a few percent between trainings."""
+RECEIVED_PER_GRADIENT_BYTE = 1
+"""Bytes of messages that a member of a group holds at most, per byte of the gradients that the group sums.
+
+A message of a ring all-reduce of n members is an n-th of the gradients. Nobody waits for a member whose last backward
+has not ended, until n - 1 messages for it have arrived beside its activations. Each is then joined from its frames in
+memory of its own, which is one n-th more. What is sent is sent from the gradients, and encrypted frame by frame.
+"""
 MUCH_OF_BUDGET = 0.5
 """A device that has used less of its budget has room for what any forecast misses."""
 
@@ -214,12 +221,12 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
     """Return the peak bytes of a device, after Asteroid eq. (3).
 
     The idle runtime, plus for every segment the device runs: weights, buffers, optimizer state, and during a round
-    gradients, the activations of the kept micro-batches of its share, and the workspace of one unit; where it
-    recomputes them, the inputs of its blocks and the activations of one block. `passing_bytes` are those of an average,
-    when gradients and activations are gone. With a collector, only the collector holds optimizer state. Frozen weights
-    that several segments of the device need are held once. Where the plan has backups, each device holds a snapshot of
-    what it trains beside them. Gates and codecs save no memory, because what they leave out differs between
-    micro-batches.
+    gradients, what a group sends to sum them (`received_bytes`), the activations of the kept micro-batches of its
+    share, and the workspace of one unit; where it recomputes them, the inputs of its blocks and the activations of one
+    block. `passing_bytes` are those of an average, when gradients and activations are gone. With a collector, only the
+    collector holds optimizer state, and groups sum nothing. Frozen weights that several segments of the device need are
+    held once. Where the plan has backups, each device holds a snapshot of what it trains beside them. Gates and codecs
+    save no memory, because what they leave out differs between micro-batches.
     """
     own = [_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device)]
     lasting = sum(each.lasting for each in own) - _shared_bytes(plan, device, profile)
@@ -247,6 +254,15 @@ def state_bytes(trained: Iterable[str], profile: Profile) -> int:
     """Return the bytes of these units' trained parameters and their optimizer state."""
     parameters = sum(profile.unit(name).trainable_bytes for name in trained)
     return math.ceil(parameters * (1 + profile.optimizer_bytes_per_param_byte))
+
+
+def received_bytes(trained_bytes: int, members: int) -> int:
+    """Return the most bytes of messages that a member of a group holds while the group sums its gradients.
+
+    trained_bytes: of the gradients; members: of the group, 1 for a device that sums nothing. benchmarks/memory has what
+    groups of two and of three needed.
+    """
+    return RECEIVED_PER_GRADIENT_BYTE * trained_bytes if members > 1 else 0
 
 
 class HeldBytes(NamedTuple):
@@ -328,7 +344,9 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     with_gradients = segment_bytes(units, trained=trained, state_per_param_byte=1 + optimizer, kept_samples=0)
     held = activations(profile, _differentiated(units, trained), segment.recompute)
     kept = kept_micro_batches(plan, device, placed) * held.kept + held.again
-    return HeldBytes(lasting, with_gradients - lasting + (end - first) * kept)
+    summing = 1 if plan.collector else len(segment.devices)
+    received = received_bytes(sum(unit.trainable_bytes for unit in trained), summing)
+    return HeldBytes(lasting, with_gradients - lasting + received + (end - first) * kept)
 
 
 def workspace_bytes(units: Sequence[Unit], samples: int) -> int:

@@ -6,13 +6,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from fleetune.clock import Clock
-from fleetune.clock.costs import lost_s_per_byte
+from fleetune.clock.costs import RECEIVED_PER_GRADIENT_BYTE, lost_s_per_byte
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import fewest_samples
 from fleetune.planning import plan_result
 from fleetune.planning.layers import join_units, layer_edges
 from fleetune.planning.strategy import Problem, devices_with_room
 from fleetune.solving.hpp import problem as hpp
+from fleetune.solving.hpp.instance import Extras
 from fleetune.solving.hpp.problem import Solution
 
 
@@ -22,10 +23,8 @@ class PosedProblem(NamedTuple):
     problem: hpp.Problem
     edges: list[int]
     """Layer k is units edges[k] .. edges[k + 1] - 1."""
-    lost_s_per_byte: tuple[float, ...]
-    """[device], in the problem's order; not part of the problem's format."""
-    min_samples: tuple[int, ...]
-    """[layer]: fewest samples that a device can train it on; not part of the problem's format."""
+    extras: Extras
+    """What else the clock counts, which is not part of the problem's format."""
 
 
 def to_hpp_problem(
@@ -63,7 +62,8 @@ def to_hpp_problem(
         warmup=warmup,
     )
     lost_s = tuple(lost_s_per_byte(fleet.device(name)) for name in room)
-    return PosedProblem(posed, edges, lost_s, tuple(fewest_samples(profile.units[i:j]) for i, j in pairwise(edges)))
+    min_samples = tuple(fewest_samples(profile.units[i:j]) for i, j in pairwise(edges))
+    return PosedProblem(posed, edges, Extras(lost_s, min_samples, RECEIVED_PER_GRADIENT_BYTE))
 
 
 def to_plan(strategy: str, problem: Problem, posed: PosedProblem, solution: Solution) -> Plan:

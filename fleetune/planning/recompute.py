@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fleetune.clock import Clock
-from fleetune.clock.costs import segment_bytes
+from fleetune.clock.costs import received_bytes, segment_bytes
 from fleetune.clock.recompute import input_bytes
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import DeviceTimes
@@ -54,7 +54,8 @@ def memory_may_bind(problem: Problem) -> bool:
     as many lanes as there may be."""
     profile, devices = problem.profile, len(problem.fleet.devices)
     kept = min(problem.micro_batches, 2 * devices) * devices
-    most_bytes = segment_bytes(
+    received = received_bytes(sum(unit.trainable_bytes for unit in profile.units), devices)
+    most_bytes = received + segment_bytes(
         profile.units,
         trained=profile.units,
         state_per_param_byte=1 + profile.optimizer_bytes_per_param_byte,

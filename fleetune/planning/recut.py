@@ -132,7 +132,7 @@ class _Recut:
 
     def _rooms(self, p: int, first: int, end: int) -> list[int]:
         """Return the most samples of a micro-batch that each device of group p has memory for."""
-        state = int(self.costs.bytes.state(first, end))
+        state = int(self.costs.bytes.state(first, end, len(self.groups[p])))
         kept_bytes = self.kept[p] * (self.activations[end] - self.activations[first])
         rooms = []
         for device in self.groups[p]:

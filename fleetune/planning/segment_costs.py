@@ -14,6 +14,7 @@ import numpy as np
 
 from fleetune.arrays import Bools, Floats, Ints
 from fleetune.clock import Clock
+from fleetune.clock.costs import RECEIVED_PER_GRADIENT_BYTE
 from fleetune.contracts.profile import Unit, fewest_samples
 from fleetune.planning.layers import cut_places, join_units
 from fleetune.planning.strategy import Problem, free_bytes
@@ -45,7 +46,9 @@ class SegmentCosts:
         self.edges = cut_places(units) if edges is None else edges
         self._running: dict[str, Floats] = {}
         self.bytes = LayerBytes.of(
-            [join_units(units[i:j]) for i, j in pairwise(self.edges)], problem.profile.optimizer_bytes_per_param_byte
+            [join_units(units[i:j]) for i, j in pairwise(self.edges)],
+            problem.profile.optimizer_bytes_per_param_byte,
+            received_per_byte=RECEIVED_PER_GRADIENT_BYTE,
         )
         self._fewest = np.array([fewest_samples(units[i:j]) for i, j in pairwise(self.edges)])
         all_edges = np.arange(len(self.edges))
@@ -78,14 +81,17 @@ class SegmentCosts:
         total = self.running_seconds(device, samples)
         return np.where(self.forwards, total[None, :] - total[:, None], np.inf)
 
-    def missing(self, device: str, kept_samples: int) -> Floats:
-        """[i, j]: bytes that the device lacks with `kept_samples` samples kept; negative where there is room."""
-        return np.asarray(self.bytes.peak(*self._runs, kept_samples) - free_bytes(self.problem, device), np.float64)
+    def missing(self, device: str, kept_samples: int, members: int = 1) -> Floats:
+        """[i, j]: bytes that the device lacks with `kept_samples` samples kept, in a group of so many `members`;
+        negative where there is room."""
+        peaks = self.bytes.peak(*self._runs, kept_samples, members)
+        return np.asarray(peaks - free_bytes(self.problem, device), np.float64)
 
-    def max_samples(self, device: str, kept: int) -> Ints:
-        """[i, j]: largest share that fits the device with `kept` micro-batches between forward and backward."""
+    def max_samples(self, device: str, kept: int, members: int) -> Ints:
+        """[i, j]: largest share that fits the device, in a group of so many `members`, with `kept` micro-batches
+        between forward and backward."""
         batch = self.problem.micro_batch_samples
-        return self.bytes.max_samples(*self._runs, free_bytes(self.problem, device), kept, batch)
+        return self.bytes.max_samples(*self._runs, free_bytes(self.problem, device), kept, batch, members)
 
     def least_samples(self, i: int, j: int) -> int:
         """Fewest samples of a micro-batch that a device can train a run on."""
@@ -145,7 +151,7 @@ class GroupCosts:
         least = self.costs.least_samples(*run)
         if len(group) * least > self.batch:
             return Shortfall(np.inf, group[0], least, run, kept)
-        peaks = self.costs.bytes.peak(*run, kept * np.arange(1, self.batch + 1))
+        peaks = self.costs.bytes.peak(*run, kept * np.arange(1, self.batch + 1), len(group))
         needs = [(peaks - free_bytes(self.costs.problem, device)).astype(np.float64).tolist() for device in group]
         shares = [self.batch] if len(group) == 1 else allocate(needs, [self.batch] * len(group), self.batch, least)
         assert shares is not None, "there are samples for each"
@@ -157,7 +163,7 @@ class GroupCosts:
         """Samples of each member for run (i, j), by measured speed within memory; None where they do not fit."""
         if len(group) == 1:
             return [self.batch]
-        most = [int(self.costs.max_samples(device, kept)[i, j]) for device in group]
+        most = [int(self.costs.max_samples(device, kept, len(group))[i, j]) for device in group]
         times = [self.costs.running(device) for device in group]
         seconds = [(total[:, j] - total[:, i]).tolist() for total in times]
         return allocate(seconds, most, self.batch, self.costs.least_samples(i, j))
@@ -166,7 +172,7 @@ class GroupCosts:
         """Allocate samples for all runs at once; the few runs where a measured time falls with more samples are
         allocated one after another."""
         count = self.costs.blocks + 1
-        most = np.stack([self.costs.max_samples(device, kept) for device in group])
+        most = np.stack([self.costs.max_samples(device, kept, len(group)) for device in group])
         times = [self.costs.running(device) for device in group]
         rows, columns = np.indices((count, count))
 

@@ -13,7 +13,6 @@ from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.hpp_problem import to_hpp_problem
-from fleetune.solving.hpp.instance import Extras
 from fleetune.solving.hpp.solve import solve as solve_hpp
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
@@ -44,7 +43,7 @@ def test_objective_and_bound_are_the_solvers(problem: Problem) -> None:
     if result is None:
         return
     posed = to_hpp_problem(problem, names_of(problem))
-    solution = solve_hpp(posed.problem, method="search", extras=Extras(posed.lost_s_per_byte))
+    solution = solve_hpp(posed.problem, method="search", extras=posed.extras)
     assert result.objective == pytest.approx(solution.objective, abs=1e-9)
     assert result.lower_bound == solution.lower_bound
     assert result.method == "search"

@@ -74,7 +74,7 @@ def random_draft(posed: PosedProblem, chance: random.Random) -> Draft:
 
 def solution_of(posed: PosedProblem, draft: Draft) -> Solution:
     """The draft as a solution of the solver."""
-    verdict = evaluate(Instance(posed.problem, posed.lost_s_per_byte), draft)
+    verdict = evaluate(Instance(posed.problem, *posed.extras), draft)
     named = posed.problem.devices
     stages = tuple(
         SolutionStage(
@@ -170,7 +170,7 @@ def test_links_and_lost_seconds_stand_in_the_order_of_devices() -> None:
     posed = to_hpp_problem(replace(small(), fleet=Fleet(devices=devices, links=links)), "ca")
     assert posed.problem.bandwidth_bytes_per_s == ((None, 1e6 + 99), (1e6 + 97, None))
     assert posed.problem.latency_s == ((None, 1e-3), (0.0, None))
-    assert posed.lost_s_per_byte == (1e-9, 0.0)
+    assert posed.extras.lost_s_per_byte == (1e-9, 0.0)
 
 
 def test_reserves_are_held_back_where_they_are_asked_for() -> None:

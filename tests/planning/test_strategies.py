@@ -64,8 +64,8 @@ def test_dp_allocates_samples_by_speed() -> None:
 
 
 def test_dp_allocates_within_memory() -> None:
-    """The model needs 16050 bytes and 400 a sample: a with room for one sample takes one, however fast it is."""
-    tight = fleets.fleet(fleets.device("a", 16050 + 400), fleets.device("b"), fleets.device("c"))
+    """The model needs 20050 bytes and 400 a sample: a with room for one sample takes one, however fast it is."""
+    tight = fleets.fleet(fleets.device("a", 20050 + 400), fleets.device("b"), fleets.device("c"))
     shares = segments("dp", with_fleet(small(micro_batch_samples=7), tight))[0].shares
     assert [(share.device, share.samples) for share in shares] == [("a", 1), ("b", 4), ("c", 2)]
 
@@ -179,14 +179,15 @@ def test_more_segments_than_pieces_is_infeasible_in_words() -> None:
     ("method", "memory_bytes", "words"),
     [
         ("single", 16000, "device a lacks 1650 bytes for the whole model with 4 samples"),
-        ("dp", 16449, "device a lacks 1 byte for .*u0 .. u3, 1 samples"),
-        ("dp", 16450, "together hold 3 samples of the whole model: they lack 400 bytes"),
+        ("dp", 20449, "device a lacks 1 byte for .*u0 .. u3, 1 samples"),
+        ("dp", 20450, "together hold 3 samples of the whole model: they lack 400 bytes"),
         ("pp", 4449, "device a lacks 1 byte for the cheapest segment it could run .u0, 4 samples, 1 micro-"),
         ("pp", 8450, "lacks .* bytes for the cheapest segment"),
     ],
 )
 def test_a_fleet_that_is_too_small_says_who_lacks_how_much(method: str, memory_bytes: int, words: str) -> None:
-    """A unit needs 4000 bytes and 100 per kept sample, the runtime 50; every device has the same budget."""
+    """A unit needs 4000 bytes, 5000 where devices share it, and 100 per kept sample, the runtime 50; every device has
+    the same budget."""
     fleet = fleets.fleet(*(fleets.device(name, memory_bytes) for name in "abc"))
     with pytest.raises(Infeasible, match=words):
         solve(method, with_fleet(small(), fleet))

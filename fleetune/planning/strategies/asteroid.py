@@ -24,7 +24,6 @@ from fleetune.planning.compression import byte_shares, check_compression, check_
 from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
 from fleetune.planning.plan_result import plan_result
 from fleetune.planning.strategy import Problem, participants, unprofiled_reason
-from fleetune.solving.hpp.instance import Extras
 from fleetune.solving.hpp.problem import Solution
 from fleetune.solving.hpp.solve import solve
 
@@ -145,7 +144,7 @@ def _solve(posed: PosedProblem, options: Options, planned: Problem) -> Solution:
             time_limit_s=options.time_limit_s,
             seed=planned.seed,
             every_device=options.every_device,
-            extras=Extras(posed.lost_s_per_byte, posed.min_samples),
+            extras=posed.extras,
         )
     except Infeasible as error:
         raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None

@@ -25,7 +25,6 @@ from fleetune.planning.plan_result import plan_result
 from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 from fleetune.solving.d2ft.problem import Problem as SelectionProblem
 from fleetune.solving.d2ft.solve import solve as choose
-from fleetune.solving.hpp.instance import Extras
 from fleetune.solving.hpp.solve import solve as place
 
 SCORES = ("weight-magnitude", "gradient-magnitude", "fisher")
@@ -110,9 +109,8 @@ class D2FT:
 def _place_segments(problem: Problem, options: Options, names: tuple[str, ...]) -> Plan:
     posed = to_hpp_problem(problem, names, layers=options.layers, warmup=options.warmup)
     try:
-        solution = place(
-            posed.problem, method=options.placement, seed=problem.seed, extras=Extras(min_samples=posed.min_samples)
-        )
+        extras = posed.extras._replace(lost_s_per_byte=())
+        solution = place(posed.problem, method=options.placement, seed=problem.seed, extras=extras)
     except Infeasible as error:
         raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None
     if not solution.feasible:

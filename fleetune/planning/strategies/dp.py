@@ -56,10 +56,10 @@ class DataParallel:
         costs = SegmentCosts(problem)
         batch, whole = problem.micro_batch_samples, (0, costs.blocks)
         for device in names:
-            missing = float(costs.missing(device, least)[whole])
+            missing = float(costs.missing(device, least, len(names))[whole])
             if missing > 0:
                 raise memory_shortage(device, missing, problem.profile.units, samples=least, kept=1)
-        capacities = [int(costs.max_samples(device, 1)[whole]) for device in names]
+        capacities = [int(costs.max_samples(device, 1, len(names))[whole]) for device in names]
         seconds = [[float(costs.running_seconds(d, y)[-1]) for y in range(1, batch + 1)] for d in names]
         allocation = allocate(seconds, capacities, batch, least)
         if allocation is None:

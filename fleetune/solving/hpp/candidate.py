@@ -172,7 +172,8 @@ def _fill_layout(arrays: InstanceArrays, candidate: Candidate, layout: PipelineA
         row[WARMUP] = candidate.warmup[p]
         row[columns.TRAINABLE] = arrays.edge[end, TRAINABLE] - arrays.edge[first, TRAINABLE]
         row[columns.OUTPUT], row[columns.GRADIENT] = arrays.edge[end, OUTPUT], arrays.edge[end, GRADIENT]
-        state, least = state_bytes(arrays, first, end), least_samples(arrays, first, end)
+        members = candidate.first[p + 1] - candidate.first[p]
+        state, least = state_bytes(arrays, first, end, members), least_samples(arrays, first, end)
         kept = min(candidate.warmup[p], arrays.micro_batches)
         per_sample = kept * (arrays.edge[end, ACTIVATION] - arrays.edge[first, ACTIVATION])
         for g in range(candidate.first[p], candidate.first[p + 1]):

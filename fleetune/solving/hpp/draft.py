@@ -94,8 +94,9 @@ def evaluate(instance: Instance, draft: Draft) -> DraftCost:
 
 
 def peak_bytes(instance: Instance, stage: DraftStage, warmup: int, samples: int) -> int:
-    """Peak bytes of a member with `samples` samples: Asteroid eq. (3) plus optimizer state and snapshots."""
-    return int(instance.bytes.peak(stage.first, stage.end, min(warmup, instance.micro_batches) * samples))
+    """Peak bytes of a member with `samples` samples: `LayerBytes.peak`."""
+    kept_samples = min(warmup, instance.micro_batches) * samples
+    return int(instance.bytes.peak(stage.first, stage.end, kept_samples, len(stage.devices)))
 
 
 def pipeline_of(instance: Instance, draft: Draft) -> Pipeline:

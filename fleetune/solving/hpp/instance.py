@@ -37,37 +37,49 @@ class LayerBytes(NamedTuple):
     """Per sample."""
     state_per_byte: float
     """Bytes of gradients, optimizer state and snapshots per trainable byte."""
+    received_per_byte: int
+    """Bytes of messages per trainable byte on each device of a group of several; 0 in problems' own format."""
 
     @classmethod
-    def of(cls, layers: Sequence[Layer], optimizer_bytes_per_param_byte: float, snapshots: int = 0) -> "LayerBytes":
+    def of(
+        cls,
+        layers: Sequence[Layer],
+        optimizer_bytes_per_param_byte: float,
+        snapshots: int = 0,
+        received_per_byte: int = 0,
+    ) -> "LayerBytes":
         """Sums over `layers`; snapshots: number of rollback copies of trained parameters and their optimizer state."""
         return cls(
             param=_sums([layer.param_bytes for layer in layers]),
             trainable=_sums([x.param_bytes if x.trainable_bytes is None else x.trainable_bytes for x in layers]),
             activation=_sums([layer.activation_bytes for layer in layers]),
             state_per_byte=(1 + optimizer_bytes_per_param_byte) * (1 + snapshots),
+            received_per_byte=received_per_byte,
         )
 
-    def state(self, first: int | Ints, end: int | Ints) -> Ints:
-        """Bytes of weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once."""
-        own = np.ceil((self.trainable[end] - self.trainable[first]) * self.state_per_byte)
-        return np.asarray(self.param[end] - self.param[first] + own.astype(np.int64))
+    def state(self, first: int | Ints, end: int | Ints, members: int = 1) -> Ints:
+        """Bytes of weights, gradients, optimizer state and snapshots of layers [first, end), rounded up once, on each
+        of the `members` devices of a group; with the messages that sum the gradients, if there are several."""
+        trained = self.trainable[end] - self.trainable[first]
+        own = np.ceil(trained * self.state_per_byte).astype(np.int64)
+        received = self.received_per_byte * trained if members > 1 else 0
+        return np.asarray(self.param[end] - self.param[first] + own + received)
 
     def activations(self, first: int | Ints, end: int | Ints) -> Ints:
         """Bytes per sample that layers [first, end) keep between forward and backward."""
         return np.asarray(self.activation[end] - self.activation[first])
 
-    def peak(self, first: int | Ints, end: int | Ints, kept_samples: int | Ints) -> Ints:
-        """Peak bytes of layers [first, end): Asteroid eq. (3) plus optimizer state and snapshots.
+    def peak(self, first: int | Ints, end: int | Ints, kept_samples: int | Ints, members: int = 1) -> Ints:
+        """Peak bytes of layers [first, end) on a device of a group: Asteroid eq. (3) plus the rest of `state`.
 
         kept_samples: samples between forward and backward, min(K, M) times a device's share of a micro-batch.
         """
-        return np.asarray(self.state(first, end) + kept_samples * self.activations(first, end))
+        return np.asarray(self.state(first, end, members) + kept_samples * self.activations(first, end))
 
-    def max_samples(self, first: Ints, end: Ints, memory_bytes: int, kept: int, batch: int) -> Ints:
+    def max_samples(self, first: Ints, end: Ints, memory_bytes: int, kept: int, batch: int, members: int = 1) -> Ints:
         """Largest share of a micro-batch whose peak fits `memory_bytes` with `kept` micro-batches between forward and
         backward; `batch` at most, 0 where not even the state fits."""
-        room, per_sample = memory_bytes - self.state(first, end), kept * self.activations(first, end)
+        room, per_sample = memory_bytes - self.state(first, end, members), kept * self.activations(first, end)
         share = np.where(per_sample > 0, room // np.maximum(per_sample, 1), batch)
         return np.asarray(np.clip(np.where(room < 0, 0, share), 0, batch))
 
@@ -83,6 +95,8 @@ class InstanceArrays(NamedTuple):
     batch size; no share of a stage is faster."""
     state_per_byte: float
     """Bytes of gradients, optimizer state and snapshots per trainable byte."""
+    received_per_byte: int
+    """Bytes of messages per trainable byte on each device of a group of several."""
     edge: Ints
     """[edge, column]"""
     floors: Ints
@@ -106,6 +120,7 @@ class Extras(NamedTuple):
 
     lost_s_per_byte: tuple[float, ...] = ()
     min_samples: tuple[int, ...] = ()
+    received_per_byte: int = 0
 
 
 class Instance:
@@ -114,11 +129,16 @@ class Instance:
     `lost_s_per_byte` [device] (empty: 0) models devices whose links and layers share a processor: a forward of y
     samples takes so much longer per byte of these samples that crosses the stage's two cuts forward; a backward
     likewise. `min_samples` [layer] (empty: 1): the fewest samples of a micro-batch that a device can have of a stage
-    with the layer. Infeasible where a whole micro-batch has fewer.
+    with the layer. Infeasible where a whole micro-batch has fewer. `received_per_byte`: bytes that each device of a
+    stage with several needs beside all else, per trainable byte of the stage, for the messages that sum gradients.
     """
 
     def __init__(
-        self, problem: Problem, lost_s_per_byte: tuple[float, ...] = (), min_samples: tuple[int, ...] = ()
+        self,
+        problem: Problem,
+        lost_s_per_byte: tuple[float, ...] = (),
+        min_samples: tuple[int, ...] = (),
+        received_per_byte: int = 0,
     ) -> None:
         self.problem = problem
         self.min_samples = np.array(min_samples or [1] * len(problem.layers), np.int64)
@@ -131,7 +151,7 @@ class Instance:
         self.forward_s, self.backward_s = seconds[..., 0], seconds[..., 1]
         self.best_s = _best(self.forward_s + self.backward_s)
         layers = problem.layers
-        self.bytes = LayerBytes.of(layers, problem.optimizer_bytes_per_param_byte, problem.snapshots)
+        self.bytes = LayerBytes.of(layers, problem.optimizer_bytes_per_param_byte, problem.snapshots, received_per_byte)
         self.trainable_bytes, self.activation_bytes = self.bytes.trainable, self.bytes.activation
         self.output_bytes = np.array([0, *(layer.output_bytes for layer in layers)], np.int64)
         self.gradient_bytes = np.array(
@@ -149,6 +169,7 @@ class Instance:
             seconds=seconds,
             best_s=self.best_s,
             state_per_byte=self.bytes.state_per_byte,
+            received_per_byte=received_per_byte,
             edge=np.stack([*summed, self.output_bytes, self.gradient_bytes], axis=-1),
             floors=floors,
             floored=np.concatenate(

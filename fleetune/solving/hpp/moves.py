@@ -116,9 +116,10 @@ def allocate_stage(arrays: InstanceArrays, candidate: Candidate, p: int) -> None
 @inner
 def fits(arrays: InstanceArrays, candidate: Candidate, p: int) -> bool:
     """Tell whether the shares of stage p fit into its devices' memories, and are enough for its layers."""
-    least = least_samples(arrays, candidate.edge[p], candidate.edge[p + 1])
+    first, end, kept = candidate.edge[p], candidate.edge[p + 1], candidate.warmup[p]
+    least, members = least_samples(arrays, first, end), candidate.first[p + 1] - candidate.first[p]
     for g in range(candidate.first[p], candidate.first[p + 1]):
-        room = max_samples(arrays, candidate.device[g], candidate.edge[p], candidate.edge[p + 1], candidate.warmup[p])
+        room = max_samples(arrays, candidate.device[g], first, end, kept, members)
         if candidate.samples[g] > room or candidate.samples[g] < least:
             return False
     return True

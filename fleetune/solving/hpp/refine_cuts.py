@@ -103,12 +103,13 @@ def _keeps_limits(
     if not limits.memory:
         return True
     kept, total, least = int(rules.warmups[candidate.size[0], p]), 0, least_samples(arrays, first, end)
-    if least * (candidate.first[p + 1] - candidate.first[p]) > arrays.seconds.shape[1] - 1:
+    members = candidate.first[p + 1] - candidate.first[p]
+    if least * members > arrays.seconds.shape[1] - 1:
         return False
     if rules.flags[FREE_WARMUP]:
         kept = 1
     for g in range(candidate.first[p], candidate.first[p + 1]):
-        room = max_samples(arrays, candidate.device[g], first, end, kept)
+        room = max_samples(arrays, candidate.device[g], first, end, kept, members)
         if room < least:
             return False
         total += room

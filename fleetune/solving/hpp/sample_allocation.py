@@ -32,10 +32,13 @@ def both_s(arrays: InstanceArrays, device: int, samples: int, first: int, end: i
 
 
 @inner
-def state_bytes(arrays: InstanceArrays, first: int, end: int) -> int:
+def state_bytes(arrays: InstanceArrays, first: int, end: int, members: int) -> int:
     """`LayerBytes.state`, compiled."""
     low, high = arrays.edge[first], arrays.edge[end]
-    own = np.int64(np.ceil((high[TRAINABLE] - low[TRAINABLE]) * arrays.state_per_byte))
+    trained = high[TRAINABLE] - low[TRAINABLE]
+    own = np.int64(np.ceil(trained * arrays.state_per_byte))
+    if members > 1:
+        own += arrays.received_per_byte * trained
     return int(high[PARAM] - low[PARAM] + own)
 
 
@@ -50,9 +53,9 @@ def least_samples(arrays: InstanceArrays, first: int, end: int) -> int:
 
 
 @inner
-def max_samples(arrays: InstanceArrays, device: int, first: int, end: int, warmup: int) -> int:
+def max_samples(arrays: InstanceArrays, device: int, first: int, end: int, warmup: int, members: int) -> int:
     """`LayerBytes.max_samples` of a device with min(warmup, M) micro-batches between forward and backward, compiled."""
-    room = arrays.memory_bytes[device] - state_bytes(arrays, first, end)
+    room = arrays.memory_bytes[device] - state_bytes(arrays, first, end, members)
     batch = arrays.seconds.shape[1] - 1
     if room < 0:
         return 0
@@ -78,7 +81,7 @@ def allocate_by_capacity(arrays: InstanceArrays, group: Ints, first: int, end: i
         return IMPOSSIBLE
     for k in range(count):
         shares[k] = 0
-        limits[k] = max_samples(arrays, group[k], first, end, warmup)
+        limits[k] = max_samples(arrays, group[k], first, end, warmup, count)
         capacity[k] = 1.0 / max(both_s(arrays, group[k], batch, first, end), 1e-15)
         if limits[k] < least:
             return IMPOSSIBLE
@@ -173,7 +176,7 @@ def allocate_optimally(arrays: InstanceArrays, group: Ints, first: int, end: int
     total, pace = 0, 0.0
     limits, after = arrays.int_scratch[:count], arrays.float_scratch[0, :count]
     for k in range(count):
-        limits[k] = max_samples(arrays, group[k], first, end, warmup)
+        limits[k] = max_samples(arrays, group[k], first, end, warmup, count)
         total += limits[k]
         if limits[k] < least:
             return False

@@ -7,7 +7,7 @@ from fleetune.solving.hpp.candidate import WORST_SCORE, candidate_of, new_evalua
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Problem
-from tests.solving.hpp.reference import POLICIES, peak_bytes
+from tests.solving.hpp.reference import POLICIES, peak_bytes, trainable
 
 
 def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
@@ -27,9 +27,11 @@ def warmups(problem: Problem, stages: int) -> list[tuple[int, ...]]:
     return [problem.warmup] if len(problem.warmup) == stages else []
 
 
-def plans(problem: Problem, min_samples: tuple[int, ...] = ()) -> Iterator[Draft]:
+def plans(problem: Problem, min_samples: tuple[int, ...] = (), received_per_byte: int = 0) -> Iterator[Draft]:
     """Yield every plan (groups, order, cuts, shares) that fits all memories by the contract's formula, and in which
-    every device has at least as many samples as any of its layers needs (`min_samples`; empty: 1)."""
+    every device has at least as many samples as any of its layers needs (`min_samples`; empty: 1).
+
+    received_per_byte: what each of several devices of a stage needs beside the formula, per trainable byte."""
     layers, devices = len(problem.layers), len(problem.devices)
     for stages in range(1, min(layers, devices) + 1):
         for kept in warmups(problem, stages):
@@ -37,7 +39,7 @@ def plans(problem: Problem, min_samples: tuple[int, ...] = ()) -> Iterator[Draft
                 edges = (0, *inner, layers)
                 for used in range(stages, devices + 1):
                     for sizes in compositions(used, stages):
-                        for draft in _dealt(problem, edges, sizes, kept):
+                        for draft in _dealt(problem, edges, sizes, kept, received_per_byte):
                             if enough_samples(draft, min_samples):
                                 yield draft
 
@@ -49,18 +51,21 @@ def enough_samples(draft: Draft, min_samples: tuple[int, ...]) -> bool:
     )
 
 
-def _dealt(problem: Problem, edges: tuple[int, ...], sizes: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[Draft]:
+def _dealt(
+    problem: Problem, edges: tuple[int, ...], sizes: tuple[int, ...], kept: tuple[int, ...], received_per_byte: int
+) -> Iterator[Draft]:
     places = [(sum(sizes[:p]), sum(sizes[: p + 1])) for p in range(len(sizes))]
     for order in permutations(range(len(problem.devices)), sum(sizes)):
         choices: list[list[DraftStage]] = []
         for p, (a, b) in enumerate(places):
             span, group = (edges[p], edges[p + 1]), order[a:b]
+            received = received_per_byte * trainable(problem, span) if len(group) > 1 else 0
             choices.append(
                 [
                     DraftStage(*span, group, shares)
                     for shares in compositions(problem.micro_batch, len(group))
                     if all(
-                        peak_bytes(problem, span, kept[p], y) <= problem.devices[d].memory_bytes
+                        peak_bytes(problem, span, kept[p], y) + received <= problem.devices[d].memory_bytes
                         for d, y in zip(group, shares, strict=True)
                     )
                 ]
@@ -72,11 +77,17 @@ def _dealt(problem: Problem, edges: tuple[int, ...], sizes: tuple[int, ...], kep
             yield Draft(stages, kept)
 
 
-def best_ns(problem: Problem, min_samples: tuple[int, ...] = (), *, every_device: bool = False) -> int | None:
+def best_ns(
+    problem: Problem,
+    min_samples: tuple[int, ...] = (),
+    *,
+    every_device: bool = False,
+    received_per_byte: int = 0,
+) -> int | None:
     """Shortest round of all plans in ns; None where none fits."""
-    instance = Instance(problem)
+    instance = Instance(problem, received_per_byte=received_per_byte)
     evaluator, least = new_evaluator(instance), WORST_SCORE
-    for draft in plans(problem, min_samples):
+    for draft in plans(problem, min_samples, received_per_byte):
         if every_device and sum(len(stage.devices) for stage in draft.stages) < instance.devices:
             continue
         least = min(least, int(score(instance.arrays, candidate_of(instance, draft), evaluator, least)))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -165,27 +165,27 @@ def test_virtual_workers_exchange_the_model() -> None:
 
 
 @compiled
-def compiled_bytes(arrays: InstanceArrays, device: int, layers: Span, kept: int) -> tuple[int, int]:
+def compiled_bytes(arrays: InstanceArrays, device: int, layers: Span, kept: int, members: int) -> tuple[int, int]:
     """Call the compiled copies."""
     first, end = layers
-    return state_bytes(arrays, first, end), max_samples(arrays, device, first, end, kept)
+    return state_bytes(arrays, first, end, members), max_samples(arrays, device, first, end, kept, members)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_compiled_memory_model_is_the_one_of_the_planners(seed: int) -> None:
-    """For every run, device and K the compiled copies give what `LayerBytes` gives for all runs at once, and a share
-    one larger than the largest does not fit."""
+    """For every run, device, K and size of the group the compiled copies give what `LayerBytes` gives for all runs at
+    once, and a share one larger than the largest does not fit."""
     problem = tiny(seed, samples=1 + seed % 5, memory=(1.0, 0.5, 0.2)[seed % 3], snapshots=seed % 2)
-    instance = Instance(problem)
+    instance = Instance(problem, received_per_byte=seed % 3)
     edges = np.arange(instance.layers + 1)
     low, high = edges[:, None], edges[None, :]
     for device, memory in enumerate(instance.memory_bytes.tolist()):
-        for kept in (1, 2, 4):
-            most = instance.bytes.max_samples(low, high, memory, kept, instance.samples)
+        for kept, members in product((1, 2, 4), (1, 2, 3)):
+            most = instance.bytes.max_samples(low, high, memory, kept, instance.samples, members)
             for first, end in combinations(edges.tolist(), 2):
-                state, samples = compiled_bytes(instance.arrays, device, Span(first, end), kept)
-                assert (state, samples) == (instance.bytes.state(first, end), most[first, end])
+                state, samples = compiled_bytes(instance.arrays, device, Span(first, end), kept, members)
+                assert (state, samples) == (instance.bytes.state(first, end, members), most[first, end])
                 if samples < instance.samples:
-                    assert instance.bytes.peak(first, end, kept * (samples + 1)) > memory
+                    assert instance.bytes.peak(first, end, kept * (samples + 1), members) > memory
                 if samples > 0:
-                    assert instance.bytes.peak(first, end, kept * samples) <= memory
+                    assert instance.bytes.peak(first, end, kept * samples, members) <= memory
