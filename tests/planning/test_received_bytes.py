@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleetune.checks import findings
 from fleetune.clock import Clock
-from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.errors import Infeasible
 from fleetune.planning import Problem, solve
 from fleetune.planning.recompute import memory_may_bind
@@ -116,3 +116,31 @@ def test_memory_may_bind_where_only_messages_do_not_fit(names: str, binds: bool)
     assert memory_may_bind(replace(small(), fleet=fleet)) == binds
     roomy = fleets.fleet(*(fleets.device(name, size + 4000) for name in names))
     assert not memory_may_bind(replace(small(), fleet=roomy))
+
+
+def sharing(room_a: int, room_b: int) -> Problem:
+    """Four samples on a and b, which have room for the model, what they receive and so many samples each."""
+    sizes = {"a": 20_050 + 400 * room_a, "b": 20_050 + 400 * room_b}
+    fleet = fleets.fleet(*(fleets.device(name, size) for name, size in sizes.items()))
+    return replace(small(4, 1, groups=[["a", "b"]]), fleet=fleet)
+
+
+@pytest.mark.parametrize("cut_anew", [False, True])
+@pytest.mark.parametrize(("room", "shares"), [((4, 4), [3, 1]), ((2, 2), [2, 2]), ((1, 3), [1, 3]), ((1, 2), None)])
+def test_shares_of_a_group_leave_room_for_what_it_receives(
+    room: tuple[int, int], shares: list[int] | None, cut_anew: bool
+) -> None:
+    """a, twice as fast as b, takes 3 of 4 samples where memory allows it, else as many as it has room for beside the
+    4000 bytes that it receives; where both together have not the room, there is no plan."""
+    problem = sharing(*room)
+
+    def plan() -> Plan:
+        if cut_anew:
+            return recut("pp", SegmentCosts(problem), (("a", "b"),), "2(P-p)-1")
+        return solve("pp", problem).plan
+
+    if shares is None:
+        with pytest.raises(Infeasible, match="lacks 400 bytes"):
+            plan()
+    else:
+        assert [share.samples for share in plan().lanes[0].segments[0].shares] == shares
