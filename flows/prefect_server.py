@@ -246,9 +246,11 @@ def main() -> None:
         import uvicorn
         from prefect.server.api.server import create_app
 
+        from flows.new_database import copy_new_databases
         from flows.sqlite_cursors import close_failed_cursors
 
         close_failed_cursors()
+        copy_new_databases()
         config = uvicorn.Config(create_app, factory=True, log_level="error", lifespan="on")
         uvicorn.Server(config).run(sockets=[listener])
 

@@ -54,11 +54,13 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
 
     import flows.service.automations  # noqa: F401  (the server finds the block by its class)
     from fleetune.store import Store
+    from flows.new_database import copy_new_databases
     from flows.service.store_pages import store_pages
     from flows.service.ui_patches import LocksFirst, NamesOfAllStates, put_form_in_columns
     from flows.sqlite_cursors import close_failed_cursors
 
     close_failed_cursors()
+    copy_new_databases()
     app = create_app()
     put_form_in_columns(Path(os.environ[STATIC]))
     store = Store(root)
@@ -74,7 +76,7 @@ SUBMISSIONS = re.compile(r"/api/(deployments/[^/]+/create_flow_run|flow_runs/[^/
 
 
 class TellsWorker:
-    """An ASGI application before Prefect's: it tells the worker of submitted runs, which asks once a second."""
+    """An ASGI application before Prefect's: it tells the worker of submitted runs, which else asks seldom."""
 
     def __init__(self, server: "Application", mark: Path) -> None:
         """`mark`: the file that is touched."""

@@ -1,0 +1,80 @@
+"""New databases of Prefect's server."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from flows import new_database
+
+MIGRATE = """
+import asyncio
+from pathlib import Path
+from flows import new_database
+new_database.KEPT = Path({kept!r})
+new_database.copy_new_databases()
+from prefect.server.database import provide_database_interface
+asyncio.run(provide_database_interface().create_db())
+"""
+
+
+def migrated(home: Path, kept: Path) -> list[str]:
+    """All that is in a database which a server in `home` has made: every statement that would make it again."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    home.mkdir(exist_ok=True)
+    subprocess.run(
+        [sys.executable, "-c", MIGRATE.format(kept=str(kept))],
+        env={**environment, "PREFECT_HOME": str(home)},
+        check=True,
+    )
+    with closing(sqlite3.connect(home / "prefect.db")) as database:
+        return list(database.iterdump())
+
+
+@pytest.mark.slow
+def test_a_copied_database_is_that_of_the_migrations(tmp_path: Path) -> None:
+    """The first one is made by Prefect's migrations and kept, with nothing of its own in it but what they insert; a
+    copy of it is the same in every statement, and Prefect takes it for a current one."""
+    kept = tmp_path / "beside" / "kept.db"
+    made = migrated(tmp_path / "first", kept)
+    assert kept.is_file() and any("CREATE TABLE" in line and "flow_run" in line for line in made)
+    assert {line.split('"')[1] for line in made if line.startswith("INSERT")} <= {"alembic_version", "work_pool"}
+    with closing(sqlite3.connect(kept)) as database:
+        database.execute("CREATE TABLE mark (id)")
+        database.commit()
+    copied = migrated(tmp_path / "second", kept)
+    assert [line for line in copied if "mark" not in line] == made and len(copied) == len(made) + 1
+    assert [path.name for path in (tmp_path / "second").glob(".new-*")] == []
+
+
+@pytest.mark.parametrize("content", [b"", b"somebody's"])
+def test_a_database_that_is_there_stays(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is there is Prefect's to migrate, and nothing is copied over it or kept of it."""
+    there, kept, seen = tmp_path / "prefect.db", tmp_path / "kept.db", list[bytes]()
+    there.write_bytes(content)
+
+    async def migrate(server: object) -> None:
+        seen.append(there.read_bytes())
+
+    class Server:
+        class database_config:
+            connection_url = f"sqlite+aiosqlite:///{there}"
+
+    kept.write_bytes(b"another")
+    monkeypatch.setattr(new_database, "KEPT", kept)
+    monkeypatch.setattr(new_database, "_migrate", migrate)
+    asyncio.run(new_database._create(Server()))
+    assert seen == [content] and kept.read_bytes() == b"another"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+asyncpg://me@host/prefect", "sqlite+aiosqlite:///:memory:", "sqlite+aiosqlite:///file::memory:"]
+)
+def test_only_files_of_sqlite_are_copied(url: str) -> None:
+    """A database of a server, and one in memory, has no file that could be copied."""
+    assert new_database.database_file(url) is None
