@@ -11,7 +11,7 @@ SETTINGS = {
     **QUIET,
     "PREFECT_UI_API_URL": "/api",  # whatever name of this machine the browser uses
     "PREFECT_RUNNER_POLL_FREQUENCY": "2",
-    "PREFECT_WORKER_QUERY_SECONDS": "0.05",  # it asks once a second: see worker.py
+    "PREFECT_WORKER_QUERY_SECONDS": "0.1",  # it asks every other second: see worker.py
     "PREFECT_WORKER_PREFETCH_SECONDS": "5",
     "PREFECT_CLIENT_MAX_RETRIES": "10",  # a locked SQLite file answers 503
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "flows.service.leases",

@@ -21,7 +21,7 @@ from prefect.workers.process import ProcessWorker
 from flows.service.flow_process import LOOK_S, Patience
 from flows.service_files import FOLDER, SUBMITTED
 
-NAME, QUERY_S = "fleetune", 1.0
+NAME, QUERY_S = "fleetune", 2.0
 
 
 class Worker(ProcessWorker, abc.ABC):  # abstract: so Prefect does not offer it as another type of worker

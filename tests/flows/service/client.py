@@ -16,8 +16,11 @@ from typing import Any
 
 from flows.service_files import ServiceFiles, ServiceRecord
 
-LIMIT_S, ASK_S = 300.0, 0.2
-"""Longest wait, for a machine that does much else; and seconds between two looks."""
+LIMIT_S, ASK_S, MOST_ASK_S = 300.0, 0.2, 1.0
+"""Longest wait, for a machine that does much else; least and most seconds between two looks."""
+REST = 9.0
+"""How many times as long as a look the pause after it is: a server that is asked all the time keeps a core from what is
+waited for."""
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
@@ -93,10 +96,10 @@ class ServiceClient:
     def until(self, look: Any, shown: Callable[[], str] = lambda: "it did not happen") -> Any:
         """The first result of `look` that is true; fails after LIMIT_S with what is `shown` then."""
         deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
+        while (began := time.monotonic()) < deadline:
             if found := look():
                 return found
-            time.sleep(ASK_S)
+            _pause(began)
         raise AssertionError(f"within {LIMIT_S:.0f} s: {shown()}")
 
     def idle(self) -> None:
@@ -107,9 +110,12 @@ class ServiceClient:
     def expect_tasks(self, flow_run: str, **states: str) -> None:
         """Wait until stages show these states: the server learns of them by events, later than of the flow run's."""
         deadline = time.monotonic() + LIMIT_S
-        while not states.items() <= (shown := self.tasks(flow_run)).items():
-            assert time.monotonic() < deadline, f"expected {states}, and the server shows {shown}"
-            time.sleep(ASK_S)
+        while True:
+            began = time.monotonic()
+            if states.items() <= (shown := self.tasks(flow_run)).items():
+                return
+            assert began < deadline, f"expected {states}, and the server shows {shown}"
+            _pause(began)
 
     def tasks(self, flow_run: str) -> dict[str, str]:
         """Stage -> name of its newest state, as far as the server has heard of it."""
@@ -134,6 +140,11 @@ class ServiceClient:
         """A port that is free now."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             return int(listener.getsockname()[1])
+
+
+def _pause(began_s: float) -> None:
+    """Wait after a look that began at this time."""
+    time.sleep(min(max(ASK_S, REST * (time.monotonic() - began_s)), MOST_ASK_S))
 
 
 def _answer(request: urllib.request.Request) -> list[bytes]:

@@ -1,6 +1,7 @@
 """A training that a service runs, with all processes that it consists of, for tests that interrupt it."""
 
 import datetime
+import itertools
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ from fleetune.filesystem import file_digest
 from tests.flows.service.client import ENDED, ServiceClient
 
 RETRIES = 3
+LOOKS = 10
+"""Looks at the files of a run, of which one asks the server too."""
 ROUNDS = 60
 """Rounds of each training: some seconds are left when it is in its midst."""
 SAMPLE_S = 0.02
@@ -71,11 +74,15 @@ class Training:
         self.run = service.start(base=str(config), changes=changes, **parameters)
         started(self.run)
 
+        looks = itertools.count()
+
         def begun() -> Path | None:
-            shown = service.flow_run(self.run)
-            assert shown["state_type"] not in ENDED, shown["state"]
             new = set((service.root / "work").glob("*")) - before
-            return next((folder for folder in new if committed_rounds(folder) > 4), None)
+            found = next((folder for folder in new if committed_rounds(folder) > 4), None)
+            if found is None and next(looks) % LOOKS == 0:
+                shown = service.flow_run(self.run)
+                assert shown["state_type"] not in ENDED, shown["state"]
+            return found
 
         self.work: Path = service.until(begun)
         self.processes = self.find_processes()
@@ -120,11 +127,11 @@ class Training:
 
     def goes_on(self) -> None:
         """Retry as the UI does, and wait for a round of the next attempt."""
-        before = self.rounds
+        before, looks = self.rounds, itertools.count()
         self._press_retry()
 
         def went_on() -> bool:
-            if self.service.flow_run(self.run)["state_name"] == "Cancelled":
+            if next(looks) % LOOKS == 0 and self.service.flow_run(self.run)["state_name"] == "Cancelled":
                 self._press_retry()
             return self.rounds > before
 
