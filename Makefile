@@ -12,13 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
 
-# Two at once, since tests of services and of containers mostly wait: most tests, three files at a time, and behind them,
-# told of when it has ended, the rest. What measures rates comes last, and alone. Without an engine a line says what
-# containers' tests would need. Browser tests have two services and need chromium. FLEETUNE_ENGINE_TESTS=required, which
-# makes the images too, and FLEETUNE_BROWSER_TESTS=required make leaving them out a failure, and so does
-# FLEETUNE_POSTGRES_TESTS=required for those with a Postgres server.
+# Three at once, since tests of services and of containers also wait: most tests, three files at a time, what lint finds,
+# and behind them, told of when it has ended, the rest. What measures rates comes last, and alone. Without an engine a
+# line says what containers' tests would need. Browser tests have two services and need chromium.
+# FLEETUNE_ENGINE_TESTS=required, which makes the images too, and FLEETUNE_BROWSER_TESTS=required make leaving them out
+# a failure, and so does FLEETUNE_POSTGRES_TESTS=required for those with a Postgres server.
 test: $(STAMP)
-	@$(MAKE) --no-print-directory --jobs=2 test-most test-behind
+	@$(MAKE) --no-print-directory --jobs=3 test-most test-behind lint
 	$(PYTEST) -m measures tests/engine
 
 test-most: $(STAMP)
@@ -27,7 +27,7 @@ test-most: $(STAMP)
 test-behind: $(STAMP)
 	@told=$$(mktemp); $(MAKE) --no-print-directory test-rest >$$told 2>&1; code=$$?; cat $$told; rm $$told; exit $$code
 
-test-rest: lint $(if $(filter required,$(FLEETUNE_ENGINE_TESTS)),images)
+test-rest: $(STAMP) $(if $(filter required,$(FLEETUNE_ENGINE_TESTS)),images)
 	$(PYTEST) --durations=30 --durations-min=15 -m "not measures" tests/engine
 	$(PYTEST) -n 2 --dist worksteal tests/browser
 
@@ -83,7 +83,8 @@ screenshots: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt fleetune/codecs/quantiser.c
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true  # on all cores; some need a newer Python
 	touch $(STAMP)
 
 clean:
