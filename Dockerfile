@@ -2,7 +2,8 @@
 # evaluate). `mounted` is a thin one for development, whose packages are mounted from the machine. `make images` builds
 # them, and gathers the packages as wheels first: no step uses the network or a shell, so no address or secret of a
 # package registry can stay in a layer.
-# Bytecode is validated by content, not time; package files that need a newer Python are left uncompiled.
+# Bytecode is validated by content, not time; package files that need a newer Python, and packages' tests, are left
+# uncompiled. Images grow from the layers of their packages, since a copy of those takes as long as their installation.
 ARG BASE_IMAGE=python:3.11-slim
 
 FROM ${BASE_IMAGE} AS thin
@@ -15,15 +16,19 @@ ENTRYPOINT ["python3"]
 FROM thin AS mounted
 LABEL fleetune.mounted=1
 
-FROM ${BASE_IMAGE} AS plan-packages
+FROM thin AS plan-packages
+USER 0:0
 RUN --mount=type=bind,source=build/wheels/plan,target=/wheels \
     ["python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/wheels", "--no-compile", "--no-cache-dir", "--root-user-action=ignore", "--target=/opt/fleetune/packages", "--constraint=/wheels/constraints.txt", "--requirement=/wheels/requirements.txt"]
-RUN ["python3", "-c", "import compileall, py_compile; compileall.compile_dir('/opt/fleetune/packages', quiet=2, workers=0, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
+RUN ["python3", "-c", "import compileall, py_compile, re; compileall.compile_dir('/opt/fleetune/packages', rx=re.compile('/tests?/'), quiet=2, workers=0, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
+USER 10001:10001
 
-FROM ${BASE_IMAGE} AS train-packages
+FROM thin AS train-packages
+USER 0:0
 RUN --mount=type=bind,source=build/wheels/train,target=/wheels \
     ["python3", "-m", "pip", "install", "--quiet", "--no-index", "--find-links=/wheels", "--no-compile", "--no-cache-dir", "--root-user-action=ignore", "--target=/opt/fleetune/packages", "--constraint=/wheels/constraints.txt", "--requirement=/wheels/requirements.txt"]
-RUN ["python3", "-c", "import compileall, py_compile; compileall.compile_dir('/opt/fleetune/packages', quiet=2, workers=0, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
+RUN ["python3", "-c", "import compileall, py_compile, re; compileall.compile_dir('/opt/fleetune/packages', rx=re.compile('/tests?/'), quiet=2, workers=0, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
+USER 10001:10001
 
 # The planners' machine code, which every new container would otherwise compile in 15 s. This stage solves a small problem
 # by every method, with only those parts of the library that this needs, so that other changes do not rebuild it.
@@ -45,10 +50,8 @@ COPY stages /opt/fleetune/code/stages
 RUN ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "/opt/fleetune/code"]
 COPY --from=planners /opt/fleetune/code/fleetune/__pycache__ /opt/fleetune/code/fleetune/__pycache__
 
-FROM thin AS plan
-COPY --from=plan-packages /opt/fleetune/packages /opt/fleetune/packages
+FROM plan-packages AS plan
 COPY --from=code /opt/fleetune/code /opt/fleetune/code
 
-FROM thin AS train
-COPY --from=train-packages /opt/fleetune/packages /opt/fleetune/packages
+FROM train-packages AS train
 COPY --from=code /opt/fleetune/code /opt/fleetune/code

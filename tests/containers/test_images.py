@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PLAN_PACKAGES = ("clock", "contracts", "planning", "solving", "store")
 DISTRIBUTIONS = {"jinja2": "jinja2", "zmq": "pyzmq"}
+STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.M | re.S))
+BASES = {name: base for base, name in re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.M)}
+"""Stage -> its steps, and what it grows from."""
 
 
 def test_targets() -> None:
@@ -30,10 +33,14 @@ def test_no_address_and_no_network() -> None:
     assert steps and all('"--no-index"' in step and '"--no-cache-dir"' in step for step in steps)
 
 
-def test_no_image_runs_as_root() -> None:
-    """All images derive from one stage, which sets a user other than root."""
-    assert re.findall(r"^USER (.*)$", DOCKERFILE, re.M) == ["10001:10001"]
-    assert dict(re.findall(r"^FROM thin AS (\S+)$()", DOCKERFILE, re.M)).keys() == set(images.TARGETS)
+@pytest.mark.parametrize("target", images.TARGETS)
+def test_no_image_runs_as_root(target: str) -> None:
+    """All images grow from one stage, and the last user that is set on the way is another one than root."""
+    line = [target]
+    while line[-1] in BASES:
+        line.append(BASES[line[-1]])
+    users = [user for stage in reversed(line[:-1]) for user in re.findall(r"^USER (.*)$", STAGES[stage], re.M)]
+    assert "thin" in line and users[-1] == "10001:10001"
 
 
 def test_only_the_mounted_image_has_its_label() -> None:
@@ -54,15 +61,13 @@ def test_no_step_needs_a_shell() -> None:
 def test_wheels_of_every_stage_are_gathered(target: str) -> None:
     """The build of an image gathers the wheels of all stages that it needs, also where the other images are current and
     the engine has forgotten their steps."""
-    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.M | re.S))
-    bases = {name: base for base, name in re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.M)}
     reached, todo = set[str](), [target]
     while todo:
         stage = todo.pop()
-        if stage in stages and stage not in reached:
+        if stage in STAGES and stage not in reached:
             reached.add(stage)
-            todo += [bases[stage], *re.findall(r"from=([\w-]+)", stages[stage])]
-    assert {found for stage in reached for found in re.findall(r"build/wheels/(\w+)", stages[stage])} == set(
+            todo += [BASES[stage], *re.findall(r"from=([\w-]+)", STAGES[stage])]
+    assert {found for stage in reached for found in re.findall(r"build/wheels/(\w+)", STAGES[stage])} == set(
         images.WHEELS[target]
     )
 
