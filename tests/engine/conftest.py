@@ -7,7 +7,8 @@ that it needs another. With FLEETUNE_ENGINE_TESTS=required it is an error to lea
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ USUAL = "mounted"
 LEFT_OUT = pytest.StashKey[str]()
 LABELS = ("fleetune.run", "fleetune.test")
 """What everything carries that we make on an engine, or that a test does."""
+WEIGHTS = {Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096, Path("/sys/fs/cgroup/docker/cpu.weight"): 400}
+"""Weight of all containers together, in Linux's two versions of cgroups. By default it is that of one session, and each
+process of the tests beside these is a session: containers got a tenth of the processor, and these tests came last."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,10 +89,31 @@ def _sentence(left_out: int, of_all: int, lacks: dict[str, str]) -> str:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Any]:
-    """The client of the engine that answers here."""
+    """The client of the engine that answers here, whose containers weigh as much as four sessions meanwhile."""
+    with weighing(WEIGHTS):
+        yield from _client()
+
+
+def _client() -> Iterator[Any]:
     client = docker.DockerClient(base_url=f"unix://{engine_api.find_engine().socket}", version="auto")
     yield client
     client.close()
+
+
+@contextmanager
+def weighing(weights: Mapping[Path, int]) -> Iterator[None]:
+    """Set weights where this user may, and set them back at the end."""
+    before = {}
+    for path, weight in weights.items():
+        with suppress(OSError):  # another version, another user, or no container has run yet
+            before[path] = path.read_text()
+            path.write_text(str(weight))
+    try:
+        yield
+    finally:
+        for path, weight in before.items():
+            with suppress(OSError):
+                path.write_text(weight)
 
 
 @pytest.fixture(scope="session")

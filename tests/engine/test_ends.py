@@ -18,8 +18,9 @@ from tests.engine.pipelines import LINKS, config
 from tests.flows.service.client import ServiceClient
 from tests.flows.service.training import Training, committed_rounds, end_in_s, saved_rounds
 
-ROUNDS, END_S = 150, 10.0
-"""Rounds of each training; and seconds within which nothing of it is left."""
+ROUNDS, END_S = 90, 10.0
+"""Rounds of each training, of which two interruptions take at most a third; and seconds within which nothing of it is
+left."""
 SLOW_LINKS = {**LINKS, "latency_s": 0.06}
 """Latency makes rounds long at no processor time, so that few are enough to be in the midst of a training twice."""
 ONLY_TRAINING = {"start_from": "train", "until": "monitor"}
