@@ -45,10 +45,15 @@ def database_file(url: str) -> Path | None:
 
 
 def _copy(made: Path) -> bool:
-    """Copy the kept database, whole or not at all; True where there is one."""
-    with suppress(OSError), tempfile.TemporaryDirectory(dir=made.parent, prefix=".new-") as folder:
-        os.replace(shutil.copyfile(KEPT, Path(folder) / made.name), made)
-        return True
+    """Copy the kept database, whole or not at all; False where there is none, or only a damaged one."""
+    with suppress(OSError, sqlite3.Error), tempfile.TemporaryDirectory(dir=made.parent, prefix=".new-") as folder:
+        copy = shutil.copyfile(KEPT, Path(folder) / made.name)
+        with closing(sqlite3.connect(copy)) as database:  # a power cut may have left parts of it only
+            is_whole = database.execute("PRAGMA quick_check").fetchone() == ("ok",)
+            is_migrated = database.execute("SELECT count(*) FROM alembic_version").fetchone() == (1,)
+        if is_whole and is_migrated:
+            os.replace(copy, made)
+            return True
     return False
 
 
