@@ -65,10 +65,12 @@ class Returns:
         self._loading.add(device)
 
     def arrive(self, device: str, state: State, plan: Plan) -> tuple[Joined, ...]:
-        """Note that a device has loaded; return what the conductor is told of now.
+        """Note that a device may take part; return what the conductor is told of now, once for each of its starts.
 
         Where lanes are averaged, it waits until they are alike: only then a lane that begins again has a state.
         """
+        if device not in self._loading:  # it was let in while all waited for it
+            return ()
         self._since_round[device] = state.history.rounds
         self._started.discard(device)
         self._loading.discard(device)

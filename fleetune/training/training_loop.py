@@ -186,7 +186,7 @@ class TrainingLoop:
                 spare = device not in self._task.plan.plan.devices
                 self._task.note(f"device {device} {'may help' if spare else 'is back'}")
                 self._returns.loads(device)
-            elif said.kind == "loaded":
+            if said.kind == "loaded" or (said.kind == "hello" and self._postponed):  # then all wait for it
                 yield from self._returns.arrive(device, self._state, self._task.plan.plan)
             elif said.kind == "aborted":
                 yield p.Held(device=device, attempt=attempt_of(header), holdings=parse_holdings(device, header))

@@ -231,14 +231,14 @@ def test_a_device_that_is_lost_again_and_again_is_started_less_often_and_then_no
             clock[0] += 0.5
         waits.append(clock[0] - began_s)
         assert found.take_due() == () and found.expects(["a", "b"]), "it is started once, and awaited"
-        assert found.arrive("a", after(number), made) == (Joined(device="a"),), (
-            "it waits for the border of a round only"
-        )
+        found.loads("a")
+        assert found.arrive("a", after(number), made) == (Joined(device="a"),), "it waits for a border only"
         assert not found.expects(["a"])
     assert waits == [min(MAX_S, FIRST_S * 2**number) for number in range(MAX_IN_A_ROW)]
     found.lost("a", MAX_IN_A_ROW)
     clock[0] += 1e6
     assert found.take_due() == ()
+    found.loads("b")
     found.arrive("b", after(3), made)
     found.lost("b", 3 + CALM_ROUNDS)
     clock[0] += FIRST_S
@@ -260,4 +260,5 @@ def test_a_device_that_is_lost_while_it_loads_is_let_go_and_started_again() -> N
     assert found.take_due() == ("a",)
     found.loads("a")
     assert found.arrive("a", after(9), plan(("u",), [], [[8]])) == (Joined(device="a"),)
+    assert found.arrive("a", after(9), plan(("u",), [], [[8]])) == (), "where all waited for it, it had come before"
     assert not found.forget("a"), "the conductor knows of it"
