@@ -19,11 +19,13 @@ POLL_S = 0.02
 REMOVE_ATTEMPTS = 50
 RESERVED_BYTES = 1 << 30
 """Address space that a process may have beyond its memory: stacks and buffers that it never touches."""
+FOLLOWS_S, MOST_LATE_S = 0.001, 0.01
+"""Work that begins so soon after other work follows it, and makes up for so much at most: a period of a CPU quota."""
 ALLOCATION_ERRORS = "can't allocate memory", "Cannot allocate memory"
 CGROUP_PREFIX = "fleetune-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CpuThrottle:
     """A quota of processor time: work that took c CPU seconds lasts at least c / cores. `cores` None: no quota.
 
@@ -33,23 +35,34 @@ class CpuThrottle:
     slow device does (22 ms faster at a quarter of a core, once per message that it waited for). Only
     the CPU time of the calling thread counts: a quota below one core goes with a single thread, and a device never has
     more threads than cores, so that several threads cannot exceed their quota.
+
+    Work that follows other work at once makes up for what that lasted too long: an engine holds a container back for
+    whole ticks of the kernel's clock, which otherwise would be added to the next work's pace.
     """
 
     cores: float | None = None
     clock_s: Callable[[], float] = time.monotonic
     cpu_s: Callable[[], float] = time.thread_time
     sleep: Callable[[float], None] = time.sleep
+    _ended_s: float = -math.inf
+    """When the newest work ended."""
+    _late_s: float = 0.0
+    """By how much it lasted too long."""
 
     @contextmanager
     def throttled(self) -> Iterator[None]:
         """Run work of the calling thread, then sleep for as long as the quota demands."""
         start_s, cpu_start_s = self.clock_s(), self.cpu_s()
         yield
-        if self.cores is not None:
-            end_s = start_s + (self.cpu_s() - cpu_start_s) / self.cores
-            rest_s = end_s - self.clock_s()
-            if rest_s > 0:
-                self.sleep(rest_s)
+        if self.cores is None:
+            return
+        follows = start_s - self._ended_s <= FOLLOWS_S
+        due_s = start_s - (self._late_s if follows else 0.0) + (self.cpu_s() - cpu_start_s) / self.cores
+        rest_s = due_s - self.clock_s()
+        if rest_s > 0:
+            self.sleep(rest_s)
+        self._ended_s = self.clock_s()
+        self._late_s = min(MOST_LATE_S, max(0.0, self._ended_s - due_s))
 
 
 class MemoryWatchdog:

@@ -60,6 +60,29 @@ def test_what_takes_c_seconds_of_a_processor_lasts_c_over_cores(
     assert machine.now_s == lasts_s
 
 
+def test_work_at_once_after_other_work_makes_up_for_what_that_lasted_too_long() -> None:
+    """Passes in a row last as long as their processor time allows, though an engine held one of them back; a device
+    that has waited makes up for nothing, and nobody for more than one period of a quota."""
+    machine = Machine()
+    throttle = CpuThrottle(0.5, machine.clock_s, machine.cpu_s, machine.sleep)
+
+    def lasts_s(cpu_s: float, wall_s: float) -> float:
+        began_s = machine.now_s
+        with throttle.throttled():
+            machine.compute(cpu_s, wall_s)
+        return machine.now_s - began_s
+
+    assert lasts_s(0.01, 0.024) == pytest.approx(0.024)
+    assert lasts_s(0.01, 0.010) == pytest.approx(0.016), "4 ms of it were made up for"
+    assert lasts_s(0.01, 0.010) == pytest.approx(0.020)
+    assert lasts_s(0.01, 0.027) == pytest.approx(0.027)
+    machine.sleep(0.05)
+    assert lasts_s(0.01, 0.010) == pytest.approx(0.020), "it has waited"
+    assert lasts_s(0.01, 1.020) == pytest.approx(1.020)
+    assert lasts_s(0.01, 0.005) == pytest.approx(0.010)
+    assert lasts_s(0.01, 0.005) == pytest.approx(0.020)
+
+
 @pytest.mark.parametrize(
     ("launcher", "emulated", "cores"), [("process", True, 0.25), ("docker", True, 0.25), ("docker", False, None)]
 )
