@@ -137,7 +137,7 @@ def test_a_report_tells_everything() -> None:
     text = " ".join(" ".join(parser.text).split())
     for words in ("accuracy", "0.86", "+0.76", "239 ms", "221 ms", "a → c", "main/1", "u0 .. u2 (3 units)"):
         assert words in text
-    for words in ("measured, a typical round", "loss", "4.35 kB forecast", "4.79 kB measured", "GPipe", "4f4f4f4f"):
+    for words in ("measured, a typical round", "loss", "5.35 kB forecast", "5.89 kB measured", "GPipe", "4f4f4f4f"):
         assert words in text
     assert page.count("<svg") == 7
     assert len(bars(chart(page, "forecast"))) == len(made.forecast.rows)
