@@ -38,9 +38,14 @@ TOLERANCE = 1e-9
 """Relative distance of losses and tensors in double precision that other orders of addition may lead to."""
 SMALL_BYTES = 600 << 20
 """Enough for a worker, and not for what is put into its memory beside it."""
-FILL = "import os; file = os.open('/tmp/filling', os.O_WRONLY | os.O_CREAT)\nwhile True: os.write(file, bytes(1 << 20))"
+FILL = (
+    "import os; file = os.open('/tmp/filling', os.O_WRONLY | os.O_CREAT); some = bytes(32 << 20)\n"
+    "while True: os.write(file, some)"
+)
 """Files in a container's /tmp count to its memory, and nothing can be reclaimed of them. When the limit is hit, the
-kernel ends the process with the most memory of its own: the worker, and not the one that writes."""
+kernel ends the process with the most memory of its own: the worker, and not the one that writes. It writes much at a
+time, since its own code has to be read again and again where memory is that short, for half a minute on a busy
+machine."""
 
 
 def trained(told: Told, folder: Path, fleet: Fleet, rounds: int, **changes: Any) -> TrainingMetrics:
