@@ -32,9 +32,9 @@ class CpuThrottle:
     Durations then depend on CPU time alone, so they stay the same while other emulated devices share the machine. In a
     container, whose engine holds it to the same quota, that keeps the pace even: a quota is granted anew every period,
     also to a device that waits, which would then compute its first milliseconds at the full speed of the machine, as no
-    slow device does (22 ms faster at a quarter of a core, once per message that it waited for). Only
-    the CPU time of the calling thread counts: a quota below one core goes with a single thread, and a device never has
-    more threads than cores, so that several threads cannot exceed their quota.
+    slow device does (22 ms faster at a quarter of a core, once per message that it waited for). Only the CPU time of
+    the calling thread counts: a quota below one core goes with a single thread, and a device never has more threads
+    than cores, so that several threads cannot exceed their quota.
 
     Work that follows other work at once makes up for what that lasted too long: an engine holds a container back for
     whole ticks of the kernel's clock, which otherwise would be added to the next work's pace.

@@ -161,7 +161,6 @@ class PlanLoader:
 
     def load_frozen(self) -> dict[str, torch.Tensor]:
         """Return the weights that training leaves as they are, by name, of this device's part of the first plan."""
-        self.described.program(self.task.plan, self.task.device)
         return load_state(self.task, self.described, {}, self.task.dealt or self.task.plan).frozen()
 
     def load(

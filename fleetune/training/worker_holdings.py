@@ -77,6 +77,7 @@ class WorkerHoldings:
         What fails here fails again when it is needed, and is told then.
         """
         with suppress(FleetuneError, OSError):
+            self.describe_program()
             self._frozen = self._loader.load_frozen()
 
     def enter(self, attempt: Attempt) -> None:
