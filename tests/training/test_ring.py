@@ -22,7 +22,7 @@ class Mail:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.arrived: dict[str, dict[TransferKey, torch.Tensor]] = defaultdict(dict)
-        self.waiting: set[str] = set()
+        self.waiting: dict[str, TransferKey] = {}
 
     def put(self, peer: str, key: TransferKey, tensor: torch.Tensor) -> None:
         """Let a message arrive, as a copy."""
@@ -34,17 +34,18 @@ class Mail:
         """Wait for a message."""
         with self.changed:
             if key not in self.arrived[name]:
-                self.waiting.add(name)
+                self.waiting[name] = key
                 self.changed.notify_all()
                 assert self.changed.wait_for(lambda: key in self.arrived[name], PATIENCE_S)
-                self.waiting.discard(name)
+                del self.waiting[name]
             return self.arrived[name].pop(key)
 
     def wait_until_all_wait(self, names: tuple[str, ...]) -> None:
-        """Return when each of these members waits for a message that nobody has sent."""
+        """Return when each of these members waits for a message that nobody has sent: one that has been told of its
+        message, but has not run since, does not."""
 
         def stuck() -> bool:
-            return set(names) <= self.waiting
+            return all(name in self.waiting and self.waiting[name] not in self.arrived[name] for name in names)
 
         with self.changed:
             assert self.changed.wait_for(stuck, PATIENCE_S)
