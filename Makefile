@@ -81,10 +81,11 @@ postgres:
 screenshots: $(STAMP)
 	$(BIN)/python -m tests.browser.screenshots docs/images
 
+# Packages are compiled on all cores; some of their files need a newer Python.
 $(STAMP): pyproject.toml constraints.txt fleetune/codecs/quantiser.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true  # on all cores; some need a newer Python
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
 	touch $(STAMP)
 
 clean:

@@ -27,11 +27,13 @@ _COMPILED_PACKAGES = ("clock", "solving")
 """Packages with compiled functions."""
 
 
-class _PauseGarbageCollector(event.Listener):
-    """Turns the garbage collector off while numba compiles, where it takes an eighth of the time."""
+class _Compilations(event.Listener):
+    """Turns the garbage collector off while numba compiles, where it takes an eighth of the time, and tells of it."""
 
     def __init__(self) -> None:
         self._depth, self._before = 0, False
+        self.tell: Callable[[], None] | None = None
+        """Called before the next compilation, once."""
 
     def on_start(self, event: object) -> None:
         """Count nested compilations."""
@@ -39,6 +41,9 @@ class _PauseGarbageCollector(event.Listener):
             self._before = gc.isenabled()
             gc.disable()
         self._depth += 1
+        tell, self.tell = self.tell, None
+        if tell is not None:
+            tell()
 
     def on_end(self, event: object) -> None:
         """Restore the collector after the outermost compilation, failed or not."""
@@ -47,7 +52,18 @@ class _PauseGarbageCollector(event.Listener):
             gc.enable()
 
 
-event.register("numba:compile", _PauseGarbageCollector())
+_compilations = _Compilations()
+event.register("numba:compile", _compilations)
+
+
+@contextmanager
+def told_of_compilation(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` before the first function is compiled within this context; cached code is not."""
+    _compilations.tell = tell
+    try:
+        yield
+    finally:
+        _compilations.tell = None
 
 
 def compiled(function: F) -> F:

@@ -7,8 +7,11 @@ from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import StrategyRequest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.drawing import ReportContent, report
+from fleetune.jit import told_of_compilation
 from fleetune.planning.strategy import Problem
 from stages.entry_point import StageContext, main
+
+COMPILING = "the planners are compiled, once after each change of their code: some 20 s"
 
 
 def plan(context: StageContext) -> None:
@@ -27,8 +30,9 @@ def plan(context: StageContext) -> None:
         options=strategy.options,
         recompute=training.recompute,
     )
-    result = planning.solve(strategy.name, problem)
-    forecast = clock.forecast(result.plan, fleet, profile)
+    with told_of_compilation(lambda: context.channel.note(COMPILING)):
+        result = planning.solve(strategy.name, problem)
+        forecast = clock.forecast(result.plan, fleet, profile)
     json_io.write(result, context.output("plan") / "plan.json")
     json_io.write(forecast, context.output("plan") / "forecast.json")
     content = ReportContent(
