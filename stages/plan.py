@@ -33,6 +33,8 @@ def plan(context: StageContext) -> None:
     with told_of_compilation(lambda: context.channel.note(COMPILING)):
         result = planning.solve(strategy.name, problem)
         forecast = clock.forecast(result.plan, fleet, profile)
+    if said := clock.describe_averages(forecast):
+        context.channel.note(said)
     json_io.write(result, context.output("plan") / "plan.json")
     json_io.write(forecast, context.output("plan") / "forecast.json")
     content = ReportContent(

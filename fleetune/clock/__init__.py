@@ -5,6 +5,7 @@ of segments run compiled (`pipeline_simulation`), other plans by the same rules 
 Asteroid's closed formula (eq. (4)-(6)) was rejected as the judge: it is off by up to a third on uneven links.
 """
 
+from fleetune.clock.averaging import describe_averages
 from fleetune.clock.costs import device_bytes, interpolate
 from fleetune.clock.forecast import Clock, forecast
 from fleetune.clock.pipeline import Member, Pipeline, PipelineStage, PipelineTrace
@@ -15,6 +16,7 @@ __all__ = [
     "Pipeline",
     "PipelineTrace",
     "PipelineStage",
+    "describe_averages",
     "device_bytes",
     "forecast",
     "interpolate",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fleetune.clock.costs import nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, simulate_graph
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.metrics import Forecast, TimelineRow
 from fleetune.contracts.plan import AVERAGE, LinkUse, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
@@ -21,6 +21,8 @@ from fleetune.program.steps import PART_BYTES, PARTS_ON_THE_WAY, average_steps
 
 MOST_PARTS = 64
 """Most parts that are simulated; a larger model's parts are taken as larger, which hardly changes the time."""
+MOST = 0.5
+"""Share of the time above which a plan's averages are pointed out."""
 
 
 def average_rows(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[TimelineRow, ...]:
@@ -32,6 +34,18 @@ def average_rows(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[TimelineRo
         return ()
     trainable = {unit.name for unit in profile.units if unit.trainable_bytes}
     return _Exchange(plan, fleet, profile, lower(plan, trainable=trainable)).rows()
+
+
+def describe_averages(forecast: Forecast) -> str:
+    """Return that averages over lanes take most of the time, and what would help; empty where they do not."""
+    share = 1 - forecast.round_s / forecast.mean_round_s if forecast.mean_round_s else 0.0
+    if share <= MOST:
+        return ""
+    return (
+        f"by its forecast this plan spends {share:.0%} of the time on averages: {forecast.average_s:.3g} s after every "
+        f"{forecast.average_every_rounds} rounds of {forecast.round_s:.3g} s; strategy.options.average_every_rounds "
+        "sets how often, and adapters (model.lora) or smaller models have less to send"
+    )
 
 
 def average_bytes(plan: Plan, device: str, profile: Profile) -> int:

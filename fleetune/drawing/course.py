@@ -36,7 +36,7 @@ def course_chart(course: Course | None) -> str:
     parts.append(label(RIGHT, BOTTOM + 34, "seconds", class_="muted", text_anchor="end"))
     for each in course.recoveries:
         width = x(each.until_s) - x(each.from_s)
-        parts.append(bar(x(each.from_s), TOP, (width, BOTTOM - TOP), _hint(each), class_="area"))
+        parts.append(bar(x(each.from_s), TOP, (width, BOTTOM - TOP), _text(course, each), class_="area"))
     most_done = 0
     for before, after in pairwise(course.progress):
         again = before.rounds < after.rounds <= most_done
@@ -57,23 +57,18 @@ def course_chart(course: Course | None) -> str:
 
 def course_texts(course: Course | None) -> list[str]:
     """Return a sentence for each recovery, which names the devices that were lost or came back."""
-    if course is None:
-        return []
-    found = []
-    for each in course.recoveries:
-        lost = dict.fromkeys(loss.device for loss in course.losses if each.from_s <= loss.at_s <= each.until_s)
-        named = [f"{', '.join(filter(None, lost))} lost"] if any(lost) else []
-        named += [f"{', '.join(each.back)} back"] if each.back else []
-        found.append(f"after {seconds(each.from_s)}: {' and '.join(named)}{', ' if named else ''}{_told(each)}")
-    return found
+    return [_text(course, each) for each in course.recoveries] if course else []
+
+
+def _text(course: Course, found: Recovered) -> str:
+    lost = dict.fromkeys(loss.device for loss in course.losses if found.from_s <= loss.at_s <= found.until_s)
+    named = [f"{', '.join(filter(None, lost))} lost"] if any(lost) else []
+    named += [f"{', '.join(found.back)} back"] if found.back else []
+    return f"after {seconds(found.from_s)}: {' and '.join(named)}{', ' if named else ''}{_told(found)}"
 
 
 def _cost(found: Recovered) -> str:
     return f": {size(found.moved_bytes)} moved, next commit {seconds(found.until_s - found.from_s)} later"
-
-
-def _hint(found: Recovered) -> str:
-    return f"after {seconds(found.from_s)}: {_told(found)}"
 
 
 def _told(found: Recovered) -> str:

@@ -115,6 +115,10 @@ class Job(Protocol):
     def used_bytes(self) -> int | None:
         """Peak memory seen; None where nothing measures it."""
 
+    def memory_share(self) -> float | None:
+        """Share of its memory limit that is in use now and cannot be reclaimed; None where nothing tells. It may take
+        as long as an engine takes to answer."""
+
 
 class Launcher(Protocol):
     """Starts commands in one place."""

@@ -145,6 +145,9 @@ class ProcessJob:
         """Peak memory seen; None without a limit."""
         return self._memory.used_bytes if self._memory is not None else None
 
+    def memory_share(self) -> None:
+        """None: a process beyond its limit is ended at once."""
+
     def _send(self, first_line: bytes) -> None:
         if self._process.stdin is None:
             return

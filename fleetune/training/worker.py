@@ -9,7 +9,7 @@ The worker's messages and the coordinator's answers:
     moved a -> drop_old a     all that the plan wants here is here -> it is made live, and all else is freed
                start a r      round r runs
     ready a r -> commit a r   gradients are complete; parameters take their step; the next round begins
-                (checkpoint)  -> saved
+                (checkpoint)  -> saved: written by a thread, beside the next round
     save r                    -> saved: the state after r rounds, from a thread beside the running round
     stop                      ends the process, whatever it waits for
 
@@ -112,6 +112,8 @@ class _Worker:
         self._held = WorkerHoldings(task, links)
         self._energy = energy_meter(task.accelerator)
         self._saved = set[int]()
+        self._writer: threading.Thread | None = None
+        """Writes the state of the last commit beside the round that follows it."""
         self._obeys: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "move": self._move,
             "drop_old": self._drop_old,
@@ -128,13 +130,17 @@ class _Worker:
             self._exchange.send_control("loaded", {})
         else:
             self._held.describe_program()  # while the coordinator reads the model too
-        while True:
-            try:
-                message = self._exchange.recv_control(*self._obeys)
-                if attempt_of(message.header) == self._exchange.attempt:
-                    self._obeys[message.kind](message.header)
-            except Aborted as aborted:
-                self._held.enter(aborted.attempt)
+        try:
+            while True:
+                try:
+                    message = self._exchange.recv_control(*self._obeys)
+                    if attempt_of(message.header) == self._exchange.attempt:
+                        self._obeys[message.kind](message.header)
+                except Aborted as aborted:
+                    self._await_writer()  # what follows may ask for the same files, or free what is written
+                    self._held.enter(aborted.attempt)
+        finally:
+            self._await_writer()
 
     # ---------------------------------------------------------------- recovery
 
@@ -176,12 +182,13 @@ class _Worker:
         held = self._held
         if not held.settled or due(commit) != held.prepared:
             return
+        self._await_writer()  # it writes the state that moves now
         running = held.apply(commit)
         for done in outdated(self._saved, commit["kept"], commit["round"]):
             delete_checkpoint(checkpoint_folder(Path(self._task.work), done))
             self._saved.remove(done)
         if commit["checkpoint"] and running.state.is_saved_here:
-            self._save(running.state)
+            self._save_beside(running.state)
         if commit["backup"]:
             held.back_up(running)
         held.end_backup(running)
@@ -204,11 +211,37 @@ class _Worker:
         }
         self._exchange.send_control("ready", header, encode_rows(work.rows))
 
-    def _save(self, state: CommittedState) -> None:
-        """Write this device's shards of the checkpoint of its state and report their digests."""
-        self._beat.doing = SAVING
-        self._write(state, state.done)
-        self._beat.doing = COMPUTING
+    def _save_beside(self, state: CommittedState) -> None:
+        """Write this device's shards of the checkpoint of its state, beside the next round, and report their digests.
+
+        A round changes nothing of what is written, so this takes no memory, and no time of a round that is longer.
+        """
+        done = state.done
+        self._writer = threading.Thread(target=self._write_or_fail, args=(state, done), name="checkpoint", daemon=True)
+        self._writer.start()
+
+    def _await_writer(self) -> None:
+        """Wait for the end of what is being written."""
+        if self._writer is not None:
+            self._beat.doing = SAVING
+            self._writer.join()
+            self._beat.doing, self._writer = COMPUTING, None
+
+    def _write_or_fail(self, state: CommittedState, done: int) -> None:
+        """Write in a thread; an error is reported, and ends the training."""
+        try:
+            self._write(state, done)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Report the error of a thread that writes."""
+        with suppress(OSError):  # the log's disk may be full
+            print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
+        if is_out_of_memory(error):
+            os._exit(OUT_OF_MEMORY_EXIT_CODE)  # the coordinator reports the device's memory
+        why = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
+        self._exchange.send_control("failed", {"why": why[:2000], "exit_code": TryAgain.exit_code})
 
     def _write(self, state: CommittedState, done: int) -> None:
         written = state.write(checkpoint_folder(Path(self._task.work), done), done)
@@ -229,11 +262,7 @@ class _Worker:
                 assert running is not None, "a device that saves is in the plan"
                 self._write(running.state, int(received.message.header["round"]))
             except Exception as error:
-                if is_out_of_memory(error):
-                    print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
-                    os._exit(OUT_OF_MEMORY_EXIT_CODE)  # the coordinator reports the device's memory
-                why = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
-                self._exchange.send_control("failed", {"why": why[:2000], "exit_code": TryAgain.exit_code})
+                self._fail(error)
 
 
 def outdated(saved: Collection[int], kept: Collection[int], round: int) -> set[int]:

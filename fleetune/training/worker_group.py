@@ -52,6 +52,9 @@ END_S = 3.0
 """Seconds that workers have to end when they are told to."""
 DISMISSED_S = 1.0
 """Longest wait for the end of a device that was given up: its engine may be out of reach."""
+MEMORY_S, FULL = 0.3, 0.9
+"""Longest wait for what the engine of a device that is given up tells of its memory; the share from which it is told.
+"""
 WORKER_MESSAGES = ("hello", "loaded", "aborted", FETCH, "moved", "ready", "saved", "backed_up")
 """Kinds of messages that `receive` returns."""
 
@@ -360,9 +363,20 @@ class WorkerGroup:
     def _lost(self, fault: Fault) -> Lost:
         """Return the loss of a device; TryAgain for a fault of none."""
         if fault.device:
-            return Lost(fault.device, fault.why, self._device_lost(fault.device, fault.why))
+            why = fault.why + self._full_memory_of(fault.device)
+            return Lost(fault.device, why, self._device_lost(fault.device, why))
         self._events.lost("", fault.why)
         raise TryAgain(f"{fault.why}; run again to go on from the newest checkpoint")
+
+    def _full_memory_of(self, device: str) -> str:
+        """Return that a device's memory is full, as the end of a clause; empty if it is not, or its engine does not
+        tell in time. Short of memory by little, a container reads its own code again and again, and says nothing.
+        """
+        told = list[float | None]()
+        asked = in_background(f"memory-of-{device}", lambda: told.append(self._jobs[device].memory_share()))
+        asked.join(MEMORY_S)
+        share = told[0] if told else None
+        return f", with {share:.0%} of its memory in use" if share is not None and share >= FULL else ""
 
     def _device_lost(self, device: str, why: str) -> TryAgain:
         self._events.lost(device, why)

@@ -72,7 +72,7 @@ class Places:
         """Return where a fault of a kind may befall a device: where only this round has the point, there."""
         always = POINTS[kind]
         if kind == faults.KILL and device in self.savers and _ends(round, self.checkpoint_every_rounds):
-            return (faults.CHECKPOINT,)
+            return (faults.CHECKPOINT,) if self.checkpoint_every_rounds > 1 else (*always, faults.CHECKPOINT)
         if kind == faults.KILL and device in self.backed_up and _ends(round, self.backup_every_rounds):
             return (faults.BACKUP,) if self.backup_every_rounds > 1 else (*always, faults.BACKUP)
         return (

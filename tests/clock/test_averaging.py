@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleetune.clock import averaging, forecast
-from fleetune.contracts.metrics import Forecast
+from fleetune.clock import averaging, describe_averages, forecast
+from fleetune.contracts.metrics import Forecast, TimelineRow
 from fleetune.contracts.plan import Plan
 from tests.clock import ticks
 from tests.clock.ticks import segment
@@ -67,3 +67,16 @@ def test_parts_overlap_and_carry_the_same_bytes(monkeypatch: pytest.MonkeyPatch)
     found = averaged(4, latency=5)
     assert sum(row.bytes for row in found.average) == sum(row.bytes for row in whole.average) == 2 * 30
     assert found.average_s <= whole.average_s + 4 * 5e-9
+
+
+@pytest.mark.parametrize(
+    ("average_s", "said"), [(117.0, "94% of the time on averages: 117 s after every 4 rounds of 2 s"), (8.0, "")]
+)
+def test_averages_that_take_most_of_the_time_are_pointed_out(average_s: float, said: str) -> None:
+    """Bug: a plan that spent nearly all of its time on averages was trained without a word; half is not most."""
+    rows = (TimelineRow(device="a>b", lane="main", action="main/0A0", start_s=0.0, end_s=average_s),)
+    made = Forecast(
+        round_s=2.0, rows=(), busy_s=(), memory_bytes=(), link_bytes=(), average=rows, average_every_rounds=4
+    )
+    found = describe_averages(made)
+    assert said in found and bool(found) == bool(said)

@@ -27,7 +27,12 @@ def test_losses_and_recoveries_are_drawn() -> None:
     root = ET.fromstring(chart)
     texts = [each.text or "" for each in root.iter() if each.tag.endswith("text") or each.tag.endswith("title")]
     cost = "lost: 14.2 MB moved, next commit 2 s later"
-    for said in (f"nano-1 {cost}", f"nano-2 {cost}", "after 12.5 s: <silent> & gone", f"after 12 s: {COST}"):
+    for said in (
+        f"nano-1 {cost}",
+        f"nano-2 {cost}",
+        "after 12.5 s: <silent> & gone",
+        f"after 12 s: nano-1, nano-2 lost, {COST}",
+    ):
         assert said in texts, texts
     assert course_texts(COURSE) == [f"after 12 s: nano-1, nano-2 lost, {COST}"]
 

@@ -72,6 +72,19 @@ def test_memory_that_runs_out_is_told_apart_from_a_kill(tmp_path: Path) -> None:
         assert killed.wait(60) == 137 and not killed.out_of_memory
 
 
+def test_memory_that_is_full_is_told_while_a_container_runs(tmp_path: Path) -> None:
+    """What cannot be reclaimed counts, files in memory included; what was read from a disk does not."""
+    waits = "import signal; print('up', flush=True); signal.pause()"
+    fills = f"open('/tmp/much', 'wb').write(b'x' * (60 << 20)); {waits}"
+    with DockerSites(grounds(*(contained(name, memory_bytes=80 << 20) for name in ("nano", "desk"))), ignored) as sites:
+        full, free = (
+            sites.launcher(name).start(python(code, tmp_path)) for name, code in (("nano", fills), ("desk", waits))
+        )
+        assert next(full.lines()) == next(free.lines()) == "up"
+        shares = full.memory_share(), free.memory_share()
+    assert 0.75 < shares[0] <= 1.0 and 0.0 < shares[1] < 0.3, shares
+
+
 def test_a_quota_binds_from_hold_on(tmp_path: Path, engine: Any) -> None:
     """Starting up may take what is free; after hold() the container has its share of a core, in short periods."""
     source = "import signal; print('up', flush=True); signal.pause()"

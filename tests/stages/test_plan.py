@@ -18,10 +18,13 @@ FACTS = RunFacts(
 
 
 class Silent:
-    """A channel that ignores progress."""
+    """A channel that ignores what is said."""
 
     def progress(self, *_: Any) -> None:
         """Ignore progress."""
+
+    def note(self, text: str) -> None:
+        """Ignore a sentence."""
 
 
 def planned(folder: Path, problem: Problem, strategy: str, facts: RunFacts = FACTS) -> str:

@@ -25,6 +25,8 @@ class FakeWorker:
 
     pid = 0
     out_of_memory = False
+    filled: float | None = None
+    """What its engine would tell of its memory."""
 
     def __init__(self, command: Command, scripts: Mapping[str, "WorkerScript"]) -> None:
         task = json_io.read(WorkerTask, Path(command.arguments[1]))
@@ -37,12 +39,17 @@ class FakeWorker:
         self.endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
         self.exchange = Exchange(self.endpoint, COORDINATOR, torch.device("cpu"))
         self._allowed, self._script = allowed, scripts.get(task.device, lambda worker: worker.wait_for_stop())
-        self._ended = threading.Event()
+        self._ended, self._stopped = threading.Event(), threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
     def wait_for_stop(self) -> None:
         """Keep sending beats until the coordinator says stop."""
         self.exchange.recv_control("nothing but stop")
+
+    def fall_silent(self) -> None:
+        """Say and answer nothing more, without an end, until it is stopped."""
+        self.endpoint.close()
+        self._stopped.wait()
 
     def skip(self, peer: str) -> None:
         """Lose a message to a peer; the next message reveals the gap."""
@@ -64,6 +71,7 @@ class FakeWorker:
     def stop(self, grace_s: float = 2.0) -> int:
         """Close its links, which ends the thread."""
         self.endpoint.close()
+        self._stopped.set()
         return 0
 
     def tail(self, lines: int = 10) -> str:
@@ -72,6 +80,10 @@ class FakeWorker:
 
     def limit_cpu(self) -> None:
         """Do nothing: a thread has no CPU share."""
+
+    def memory_share(self) -> float | None:
+        """Return what the script says."""
+        return self.filled
 
     def collect(self, folder: Path) -> None:
         """Do nothing: it writes no files."""

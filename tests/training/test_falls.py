@@ -141,7 +141,7 @@ def meet(
     metrics = run_plan(ready, made, TRAINING, folder, launcher=faulty, revise=reviser, **changes)
     for fault in faults:
         mark = happened(folder / "marks", fault.number)
-        beside = range(2 if fault.point == BACKUP else 1)  # backups go beside the messages of the next round
+        beside = range(2 if fault.point in (BACKUP, CHECKPOINT) else 1)  # both go beside the next round
         assert mark is not None and mark.point == fault.point and mark.round - fault.round in beside, (fault, mark)
     events = follow(folder / "output" / "metrics" / "events.jsonl", lambda *_: None, alive=lambda: False)
     return Meeting(Trained(metrics, final_state(folder)), events, recording.jobs)

@@ -3,7 +3,7 @@
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,12 @@ class ContainerJob:
         """None: the engine does not report it."""
         return None
 
+    def memory_share(self) -> float | None:
+        """Share of its memory limit that is in use now and cannot be reclaimed; None if the engine does not tell."""
+        with suppress(*ENGINE_ERRORS):
+            return filled_share(self._container.stats(stream=False, one_shot=True).get("memory_stats", {}))
+        return None
+
     def lines(self) -> Iterator[str]:
         """Lines of stdout as they come; they are buffered until read."""
         while (line := self._lines.get()) is not None:
@@ -289,6 +295,18 @@ def cpu_quota(cores: float) -> tuple[int, int]:
     """(period, quota) in microseconds for a share of processor time."""
     period_us = max(MIN_PERIOD_US, round(MIN_QUOTA_US / cores))
     return period_us, max(MIN_QUOTA_US, round(cores * period_us))
+
+
+def filled_share(memory: Mapping[str, Any]) -> float | None:
+    """Return the share of a limit that is in use, without files that can be read again; None if they do not tell.
+
+    memory: `memory_stats` of an engine, of either version of control groups.
+    """
+    limit, used, more = memory.get("limit"), memory.get("usage"), memory.get("stats", {})
+    if not limit or used is None:
+        return None
+    files = sum(more.get(f"total_{kind}", more.get(kind, 0)) for kind in ("inactive_file", "active_file"))
+    return float((used - files) / limit)
 
 
 def _output(container: Any, *, stdout: bool) -> Iterator[bytes]:

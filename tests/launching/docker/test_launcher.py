@@ -129,3 +129,24 @@ def test_an_engine_that_cannot_be_asked_is_not_a_dead_container(
     never = job_of(tmp_path, away)
     assert never.wait(0.1) is None
     assert never.stop(grace_s=0.0) == launcher.LOST_EXIT_CODE, "a job that is stopped asks no more"
+
+
+@pytest.mark.parametrize(
+    ("told", "share"),
+    [
+        ({"limit": 100, "usage": 98, "stats": {"inactive_file": 6, "active_file": 2, "total_cache": 9}}, 0.9),
+        (
+            {
+                "limit": 100,
+                "usage": 98,
+                "stats": {"inactive_file": 1, "total_inactive_file": 6, "total_active_file": 2},
+            },
+            0.9,
+        ),
+        ({"limit": 100, "usage": 0}, 0.0),
+        ({}, None),
+    ],
+)
+def test_files_that_can_be_read_again_fill_no_memory(told: dict[str, Any], share: float | None) -> None:
+    """Both versions of control groups count them as used; one that has ended tells nothing."""
+    assert launcher.filled_share(told) == share
