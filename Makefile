@@ -44,7 +44,7 @@ lint: $(STAMP)
 chaos: $(STAMP)
 	$(BIN)/fleetune chaos configs/runs/demo.yaml --faults $(or $(FAULTS),62) --minutes $(or $(MINUTES),30) \
 		--seed $(or $(SEED),1) --set model=minilm-lora --set training.batch_samples=16 \
-		--set training.micro_batch_samples=4 --set training.checkpoint_every_rounds=5 --set strategy.options.backups=1
+		--set training.micro_batch_samples=4 --set training.checkpoint_every_rounds=1 --set strategy.options.backups=1
 
 # Prefect's UI, a worker and the deployments of the store in runs/; PORT=... for another port than 4200.
 up: $(STAMP)

@@ -71,16 +71,21 @@ def case_figures(run: Measured, full: Measured) -> Iterator[Figure]:
     yield cell("round_of_full", "of full's", "of full", round_s / median(full.rounds_s))
 
 
-def cached_figure(name: str, without: Measured, cached: Measured) -> Figure:
-    """Return how much faster rounds, and so epochs, are where frozen units are not run again; medians of rounds."""
+def cached_figure(name: str, pairs: Sequence[tuple[Measured, Measured]]) -> Figure:
+    """Return how much faster rounds, and so epochs, are where frozen units are not run again.
+
+    pairs: trainings without and with stored activations, right after each other; the median of their ratios, which are
+    of medians of rounds.
+    """
+    ratios = [median(without.rounds_s) / median(cached.rounds_s) for without, cached in pairs]
     return Figure(
         name=name,
-        value=median(without.rounds_s) / median(cached.rounds_s),
+        value=median(ratios),
         unit="x",
         better="higher",
         target=CACHED_TARGET,
-        spread=(min(without.rounds_s) / max(cached.rounds_s), max(without.rounds_s) / min(cached.rounds_s)),
-        about=f"a round of {without.name} over one with stored activations",
+        spread=(min(ratios), max(ratios)),
+        about=f"a round of {pairs[0][0].name} over one with stored activations, {len(pairs)} times in turn",
     )
 
 
