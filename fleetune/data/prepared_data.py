@@ -20,6 +20,8 @@ TOKENIZER, IMAGE_PROCESSOR = "tokenizer", "image_processor"
 IDS, MASK, LABELS, PIXELS = "input_ids", "attention_mask", "labels", "pixel_values"
 POSITIONS, DECODER_IDS = "position_ids", "decoder_input_ids"
 """Names of the arrays. Packed rows have positions, which begin anew with each sample, instead of a mask."""
+COUNTED_ROWS = 4096
+"""Rows whose samples are counted at once."""
 
 
 @record
@@ -127,6 +129,21 @@ class PreparedData:
     def size(self, split: str) -> int:
         """Number of samples of a split."""
         return int(next(iter(self._of(split).values())).shape[0])
+
+    def describe_sizes(self) -> str:
+        """Return the numbers of samples of both splits in words."""
+        test = self.describe_size("test").replace(" samples", "").replace(" sequences", "")
+        return f"{self.describe_size('train')} to train on, {test} to test on"
+
+    def describe_size(self, split: str) -> str:
+        """Return the number of samples in words; of packed chats also that of the sequences that they share."""
+        rows = self.size(split)
+        if not (self.packed and self.info.chats):
+            return f"{rows} samples"
+        blocks = (range(first, min(first + COUNTED_ROWS, rows)) for first in range(0, rows, COUNTED_ROWS))
+        # each sample has at least two tokens, so that it has position 1 once
+        samples = sum(int((self.rows(split, block, {POSITIONS})[POSITIONS] == 1).sum()) for block in blocks)
+        return f"{samples} samples in {rows} sequences"
 
     def shape(self, array: str) -> tuple[int, ...]:
         """Shape of one training sample's part of an array, such as (tokens,) or (channels, height, width)."""

@@ -225,7 +225,7 @@ def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedDat
         facts={
             "model": task.model.source or f"{task.profile.model}, from random weights",
             "task": task.model.task,
-            "data": f"{data.info.source}: {data.size('train')} samples to train on, {data.size('test')} to test on",
+            "data": f"{data.info.source}: {data.describe_sizes()}",
             "content of the data": data.info.digest,
             **({"odd about the data": "; ".join(data.info.notes)} if data.info.notes else {}),
             "seed": str(data.info.seed),

@@ -36,9 +36,9 @@ def model_card(found: TrainedRun, adapter_note: str = "") -> str:
                 _base(config, bool(adapter_note)),
                 adapter_note or _code(config),
                 "## Data",
-                f"{data.info.source}: {data.size('train')} samples to train on, {data.size('test')} to test on "
-                f"(sha256 of the content: `{data.info.digest}`). {'. '.join(data.info.notes)}".rstrip(),
-                *(["## Scores", _scores(found)] if found.scores else []),
+                f"{data.info.source}: {data.describe_sizes()} (sha256 of the content: `{data.info.digest}`). "
+                f"{'. '.join(data.info.notes)}".rstrip(),
+                *(["## Scores", _scores(found, data)] if found.scores else []),
                 "## Training",
                 _training(found),
                 "## Citation",
@@ -91,10 +91,11 @@ def _code(config: RunConfig) -> str:
     return f'```python\nfrom transformers import {name}\n\nmodel = {name}.from_pretrained("this folder")\n```'
 
 
-def _scores(found: TrainedRun) -> str:
+def _scores(found: TrainedRun, data: PreparedData) -> str:
     assert found.scores is not None
     rows = [f"| {one.name} | {one.before:.4g} | {one.after:.4g} | {one.better} |" for one in found.scores.scores]
-    head = f"On {found.scores.samples} samples that nobody trained on:"
+    whole = found.scores.samples == data.size("test")
+    head = f"On {data.describe_size('test') if whole else f'{found.scores.samples} samples'} that nobody trained on:"
     return "\n".join([head, "", "| | before | after | better |", "|---|---|---|---|", *rows])
 
 
