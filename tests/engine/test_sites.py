@@ -75,7 +75,7 @@ def test_memory_that_runs_out_is_told_apart_from_a_kill(tmp_path: Path) -> None:
 def test_memory_that_is_full_is_told_while_a_container_runs(tmp_path: Path) -> None:
     """What cannot be reclaimed counts, files in memory included; what was read from a disk does not."""
     waits = "import signal; print('up', flush=True); signal.pause()"
-    fills = f"open('/tmp/much', 'wb').write(b'x' * (60 << 20)); {waits}"
+    fills = f"f = open('/tmp/much', 'wb'); [f.write(bytes(1 << 20)) for _ in range(60)]; f.flush(); {waits}"
     with DockerSites(grounds(*(contained(name, memory_bytes=80 << 20) for name in ("nano", "desk"))), ignored) as sites:
         full, free = (
             sites.launcher(name).start(python(code, tmp_path)) for name, code in (("nano", fills), ("desk", waits))
