@@ -19,7 +19,7 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.monitoring import Event
 from fleetune.training.checkpoints import MODEL, CheckpointMark, FileDigest
-from fleetune.training.faults import CUT, KINDS, NEXT, POINTS, SEVER, Fault, happened, leave_mark
+from fleetune.training.faults import CUT, KILL, KINDS, NEXT, POINTS, SEVER, Fault, happened, leave_mark
 from flows.chaos.comparison import LIMIT, Check, Trained, compare
 from flows.chaos.places import Places
 from flows.chaos.rehearsal import ChaosRequest, Rehearsal
@@ -82,6 +82,13 @@ def test_every_kind_is_drawn_at_every_point() -> None:
     assert all(fault.device in passed.get(fault.point, "abc") for fault in found)
     assert all(fault.round % 10 == 9 for fault in found if fault.point == "checkpoint")
     assert all(fault.round % 4 == 3 for fault in found if fault.point == "backup")
+
+
+def test_a_kill_is_not_always_in_a_checkpoint_where_every_round_has_one() -> None:
+    """Bug: it was drawn at no other point then."""
+    places = replace(alike(DEVICES), savers=set(DEVICES), checkpoint_every_rounds=1)
+    found = {fault.point for seed in range(9) for fault in draw(places, 200, 62, seed).devices if fault.kind == KILL}
+    assert found >= {"forward", "backward", "prepared", "commit", "checkpoint"}
 
 
 UNITS = ("u", "v", "w")
