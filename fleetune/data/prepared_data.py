@@ -132,18 +132,17 @@ class PreparedData:
 
     def describe_sizes(self) -> str:
         """Return the numbers of samples of both splits in words."""
-        test = self.describe_size("test").replace(" samples", "").replace(" sequences", "")
-        return f"{self.describe_size('train')} to train on, {test} to test on"
+        return f"{self.describe_size('train')} to train on, {self.describe_size('test', noun='')} to test on"
 
-    def describe_size(self, split: str) -> str:
+    def describe_size(self, split: str, noun: str = " samples") -> str:
         """Return the number of samples in words; of packed chats also that of the sequences that they share."""
         rows = self.size(split)
         if not (self.packed and self.info.chats):
-            return f"{rows} samples"
+            return f"{rows}{noun}"
         blocks = (range(first, min(first + COUNTED_ROWS, rows)) for first in range(0, rows, COUNTED_ROWS))
         # each sample has at least two tokens, so that it has position 1 once
         samples = sum(int((self.rows(split, block, {POSITIONS})[POSITIONS] == 1).sum()) for block in blocks)
-        return f"{samples} samples in {rows} sequences"
+        return f"{samples}{noun} in {rows} sequences"
 
     def shape(self, array: str) -> tuple[int, ...]:
         """Shape of one training sample's part of an array, such as (tokens,) or (channels, height, width)."""
