@@ -205,7 +205,7 @@ def test_without_a_plan_for_the_rest_the_training_ends_and_can_be_run_again(read
     small = tuple(replace(device, memory_bytes=1 << 30) for device in task.fleet.devices)
     problem = Problem.of(task.plan, replace(task.fleet, devices=small), task.profile, ready.seed)
     with pytest.raises(TryAgain, match=r"^device d1 killed by signal 9 .* the devices that are left cannot go on: .*"):
-        progress = killing(launcher, 4, 1)
+        progress = killing(launcher, 5, 1)
         run_plan(ready, made, TRAINING, tmp_path, launcher=launcher, progress=progress, revise=Reviser(problem=problem))
     assert run_plan(ready, made, TRAINING, tmp_path).resumed_from_round == 3
 

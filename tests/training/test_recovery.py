@@ -53,6 +53,8 @@ def bert(tmp_path: Path) -> Prepared:
 def killing(launcher: Recording, round: int, *devices: int, number: int = signal.SIGKILL) -> Progress:
     """Return a progress listener that sends a signal to workers when that many rounds are committed for the first time.
 
+    A checkpoint is written beside the next round, so one of round r is there for certain once r + 2 are committed.
+
     devices: their numbers; none: all.
     """
     rounds_left = [round]
@@ -111,7 +113,7 @@ def test_a_checkpoint_resumes_on_another_plan(tmp_path: Path) -> None:
     launcher = Recording()
     with pytest.raises(TryAgain):
         two = plan(ready.units, [2], [[8], [8]])
-        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 7, 0))
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 8, 0))
     metrics = run_plan(ready, single, TRAINING, tmp_path / "cut")
     assert metrics.resumed_from_round == 6
     whole, again = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
@@ -131,7 +133,7 @@ def test_the_checkpoint_of_another_plan_is_adopted(tmp_path: Path) -> None:
     launcher = Recording()
     with pytest.raises(TryAgain):
         two = plan(ready.units, [2], [[8], [8]])
-        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 7, 0))
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 8, 0))
     said: list[str] = []
     before = tmp_path / "cut" / "work"
     metrics = run_plan(
@@ -159,7 +161,7 @@ def test_rounds_before_a_new_measurement_of_the_links_stay_out_of_the_median(tmp
     run_plan(ready, single, TRAINING, tmp_path / "whole")
     launcher = Recording()
     with pytest.raises(TryAgain):
-        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 7, 0))
+        run_plan(ready, two, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 8, 0))
     said: list[str] = []
     metrics = run_plan(ready, two, TRAINING, tmp_path / "cut", latency_s=2e-4, note=said.append)
     assert said == ["goes on from round 6 of 9, by an earlier attempt's checkpoint"], "the plan is the same"
@@ -181,7 +183,7 @@ def test_a_lost_log_and_a_damaged_shard_lose_neither_weights_nor_metrics(log: by
     run_plan(ready, single, TRAINING, tmp_path / "whole")
     launcher = Recording()
     with pytest.raises(TryAgain):
-        run_plan(ready, single, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 7, 0))
+        run_plan(ready, single, TRAINING, tmp_path / "cut", launcher=launcher, progress=killing(launcher, 8, 0))
     work = tmp_path / "cut" / "work"
     shard = work / "checkpoints" / "round-000006" / "segment-0.safetensors"
     content = bytearray(shard.read_bytes())
