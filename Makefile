@@ -16,19 +16,20 @@ demo: $(STAMP)
 # and behind them, told of when it has ended, the rest. What measures rates comes last, and alone. Without an engine a
 # line says what containers' tests would need. Browser tests have two services and need chromium.
 # FLEETUNE_ENGINE_TESTS=required, which makes the images too, and FLEETUNE_BROWSER_TESTS=required make leaving them out
-# a failure, and so does FLEETUNE_POSTGRES_TESTS=required for those with a Postgres server.
+# a failure, and so do FLEETUNE_POSTGRES_TESTS=required for those with a Postgres server, FLEETUNE_CUDA_TESTS=required for
+# those with a GPU.
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --jobs=3 test-most test-behind lint
 	$(PYTEST) -m measures tests/engine
 
 test-most: $(STAMP)
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=15 --ignore=tests/engine --ignore=tests/browser
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=15 --ignore=tests/engine --ignore=tests/browser --ignore=tests/cuda
 
 test-behind: $(STAMP)
 	@told=$$(mktemp); $(MAKE) --no-print-directory test-rest >$$told 2>&1; code=$$?; cat $$told; rm $$told; exit $$code
 
 test-rest: $(STAMP) $(if $(filter required,$(FLEETUNE_ENGINE_TESTS)),images)
-	$(PYTEST) --durations=30 --durations-min=15 -m "not measures" tests/engine
+	$(PYTEST) --durations=30 --durations-min=15 -m "not measures" tests/engine tests/cuda
 	$(PYTEST) -n 2 --dist worksteal tests/browser
 
 lint: $(STAMP)

@@ -136,7 +136,8 @@ def quantise_by_torch(codec: str, rows: torch.Tensor) -> tuple[torch.Tensor, tor
         exponents = torch.frexp(largest)[1].clamp_(-99, 128)
         groups, magnitudes = _rotated(groups, power_of_two(_GRID_BITS - exponents))
         unit = power_of_two(exponents - _GRID_BITS) / GROUP_ELEMENTS  # rotating back multiplies by that
-    rounded_up = ((magnitudes / levels(codec)).view(torch.int32) + 0xFFFF) >> 16
+    most = magnitudes.new_full((), levels(codec))  # a GPU multiplies by the inverse of a number, which rounds otherwise
+    rounded_up = ((magnitudes / most).view(torch.int32) + 0xFFFF) >> 16
     scale = (rounded_up << 16).view(torch.float32)
     codes = _rounded(groups, torch.where(used, 1.0 / scale, 0.0), packed=codec in PACKED).view(samples, -1)
     scales = (torch.where(used, scale * unit, 0.0).view(torch.int32) >> 16).to(torch.int16).view(samples, count)

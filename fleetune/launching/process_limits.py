@@ -21,7 +21,13 @@ RESERVED_BYTES = 1 << 30
 """Address space that a process may have beyond its memory: stacks and buffers that it never touches."""
 FOLLOWS_S, MOST_LATE_S = 0.001, 0.01
 """Work that begins so soon after other work follows it, and makes up for so much at most: a period of a CPU quota."""
-ALLOCATION_ERRORS = "can't allocate memory", "Cannot allocate memory"
+ALLOCATION_ERRORS = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
 CGROUP_PREFIX = "fleetune-"
 
 
@@ -112,7 +118,7 @@ class MemoryWatchdog:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for errors by which Python, NumPy or torch report that the kernel refused more memory."""
+    """True for errors by which Python, NumPy or torch report that the kernel, or a GPU, refused more memory."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in ALLOCATION_ERRORS)
 
 

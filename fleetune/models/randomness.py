@@ -41,7 +41,7 @@ class RandomContext:
         """Seed all generators for a unit."""
         key = unit_seed(self.seed, self.round, self.micro_batch, unit)
         torch.default_generator.manual_seed(key)
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():  # else a CPU's worker beside a GPU would remember every seed
             torch.cuda.manual_seed(key)
 
 
@@ -108,6 +108,8 @@ class ShardedDraws(TorchFunctionMode):
         """Return this device's part of a dropout mask, scaled by 1/(1-p), drawn as torch.dropout draws it."""
 
         def fill(whole: torch.Tensor) -> torch.Tensor:
+            if whole.is_cuda:  # torch's own kernel of a GPU draws in another order than bernoulli_
+                return functional.dropout(torch.ones_like(whole), p)
             whole.bernoulli_(1.0 - p)
             return whole.div_(1.0 - p) if p < 1.0 else whole
 
@@ -203,7 +205,7 @@ def _of_rand(*size: Any, **kwargs: Any) -> Any:
 def _generator_state() -> torch.Tensor:
     """Return the state of the generators, which changes with every draw."""
     state: torch.Tensor = torch.default_generator.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         offsets = [generator.get_offset() for generator in torch.cuda.default_generators]
         state = torch.cat([state, torch.tensor(offsets).view(torch.uint8)])
     return state

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fleetune.linux import PEAK_RESIDENT, status_bytes, trim_heap
+from fleetune.linux import trim_heap
 from fleetune.models import graph as g
 from fleetune.models.compute_copies import ComputeCopies, computed_type, halved_parameters, in_type, place
 from fleetune.models.nf4 import PACKED, as_held
@@ -373,10 +373,3 @@ def _without_gradient(call: Any) -> Any:
         return out.detach() if out.requires_grad else out
 
     return detached
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak of the process in the device's own memory (VmHWM, or CUDA's allocator)."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return status_bytes(PEAK_RESIDENT)

@@ -24,9 +24,9 @@ from fleetune.contracts.profile import Spread
 from fleetune.data.prepared_data import LABELS, Array, PreparedData
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
-from fleetune.linux import library_bytes, resident_bytes
 from fleetune.models.attention_heads import attention_heads, find_blocks
 from fleetune.models.compute_copies import computed_type
+from fleetune.models.device_memory import code_bytes, compute_on, held_bytes
 from fleetune.models.gates import gate_segment
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
@@ -77,10 +77,11 @@ def main() -> int:
     try:
         task = json_io.read(MeasureTask, arguments.parse_args().task)
         torch.set_num_threads(task.threads)
+        compute_on(torch.device(task.accelerator), task.memory_bytes)
         if task.scoring is None:
             _measure(task)
         else:
-            _send(to_message(score_heads(task, task.scoring, resident_bytes(), _send)))
+            _send(to_message(score_heads(task, task.scoring, held_bytes(torch.device(task.accelerator)), _send)))
     except Exception as error:
         if is_out_of_memory(error):
             sys.stderr.write(traceback.format_exc())
@@ -101,10 +102,10 @@ def _measure(task: MeasureTask) -> None:
     device = torch.device(task.accelerator)
     data = PreparedData(Path(task.data_folder))
     module = skeleton(config, task.model)
-    runtime_bytes = idle_worker_bytes()
+    runtime_bytes = idle_worker_bytes(device)
     needs = unit_memory(graph, module)
     _send({"event": LOADING, "runtime_bytes": runtime_bytes, "unit_bytes": max(n.state_bytes for n in needs.values())})
-    budget_bytes = int(max(0, task.memory_bytes - resident_bytes()) * UNIT_MEMORY_SHARE)
+    budget_bytes = int(max(0, task.memory_bytes - held_bytes(device)) * UNIT_MEMORY_SHARE)
     sizes = fitting_sizes(needs, task.batch_sizes, budget_bytes)
     shares = windows(needs, sizes[-1], budget_bytes)
 
@@ -121,7 +122,7 @@ def _measure(task: MeasureTask) -> None:
 
     settings = TimingSettings(batch_sizes=sizes, passes=task.passes, least_s=LEAST_S, cores=task.cores)
     wait = MessageWait()
-    log, code_bytes = PassLog(after_pass=wait.measure), library_bytes()
+    log, first_code_bytes = PassLog(after_pass=wait.measure), code_bytes(device)
     timed = _timed_data(data, graph, device)
     first = load(shares[0])
     _send({"event": MEASURING})
@@ -144,7 +145,7 @@ def _measure(task: MeasureTask) -> None:
     half = computed_type(graph.compute)
     updates_s = update_times(shapes, task.optimizer, task.momentum, like, settings, half)
     answer = DeviceMeasurement(
-        runtime_bytes=runtime_bytes + max(0, library_bytes() - code_bytes),
+        runtime_bytes=runtime_bytes + max(0, code_bytes(device) - first_code_bytes),
         profiling_s=profiling_s,
         units=tuple(
             replace(_unit_measurement(unit.name, costs[unit.name], sizes, task.batch_sizes), update_s=update_s)

@@ -1,17 +1,18 @@
 """Keeps a measuring process within its device's memory, and measures a worker's memory beyond its tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from fleetune.contracts.fleet import Device
 from fleetune.errors import Infeasible
 from fleetune.formatting import gigabytes
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.linux import resident_bytes
 from fleetune.models.compute_copies import copy_bytes
+from fleetune.models.device_memory import held_bytes
 from fleetune.models.graph import Graph
 from fleetune.models.meta_run import META, META_SAMPLES, empty_input
 from fleetune.models.segment import SegmentRunner
@@ -115,17 +116,21 @@ def _window_bytes(needs: list[UnitMemory], samples: int) -> int:
     return sum(need.state_bytes for need in needs) + sum(kept) + max(kept) + carried
 
 
-def idle_worker_bytes() -> int:
-    """Return the memory of a training worker before its first unit: its imports, an endpoint and an optimizer that has
-    stepped."""
+def idle_worker_bytes(device: torch.device) -> int:
+    """Return what a training worker takes of its device's memory before its first unit: its imports, an endpoint and an
+    optimizer that has stepped; of a GPU, the context and what the libraries work in."""
     with Endpoint("floor", new_key_pair(), {}, run="floor", listen=Listen(), note=lambda sentence: None):
-        weight = nn.Parameter(torch.zeros(2, 2))
+        weight = nn.Parameter(torch.zeros(2, 2, device=device))
         optimizer = torch.optim.AdamW([weight], fused=True)
-        (torch.zeros(2, 2) @ weight).sum().backward()
+        (torch.zeros(2, 2, device=device) @ weight).sum().backward()
         optimizer.step()
-        return resident_bytes() + WORKER_MODULES_BYTES
+        return held_bytes(device) + (0 if device.type == "cuda" else WORKER_MODULES_BYTES)
 
 
-def with_slack(tensor_bytes: int) -> int:
-    """Return the memory that tensors take which are made and let go in every micro-batch."""
-    return round(tensor_bytes * (1 + ALLOCATOR_SLACK))
+def with_slack(tensor_bytes: int, devices: Iterable[Device]) -> int:
+    """Return the memory that tensors take which are made and let go in every micro-batch, on any of these devices.
+
+    Torch's allocator of a GPU uses freed blocks again.
+    """
+    on_cpu = any(device.accelerator == "cpu" for device in devices)
+    return round(tensor_bytes * (1 + ALLOCATOR_SLACK)) if on_cpu else tensor_bytes

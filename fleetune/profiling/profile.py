@@ -108,8 +108,8 @@ def _measure(task: ProfilingTask, smallest: int) -> _FleetCosts:
     first = found[task.fleet.devices[0].name].units
     return _FleetCosts(
         sizes=sizes,
-        activation_bytes=[with_slack(_per_sample(unit.activation_bytes, sizes)) for unit in first],
-        workspace_bytes=[[with_slack(each) for each in unit.workspace_bytes] for unit in first],
+        activation_bytes=[with_slack(_per_sample(unit.activation_bytes, sizes), task.fleet.devices) for unit in first],
+        workspace_bytes=[[with_slack(each, task.fleet.devices) for each in unit.workspace_bytes] for unit in first],
         flops=[_per_sample(unit.flops, sizes) for unit in first],
         times=tuple(_times(device, found[device.name], task) for device in task.fleet.devices),
     )

@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -104,6 +104,46 @@ class Window:
     """The window's part of `TimingSettings.least_s`."""
     micro_batch: int = 0
     """Chooses the gates' operations."""
+
+
+Moment = Any
+"""Seconds of the measuring clock, or an event in the queue of a GPU."""
+
+
+class PassTimes:
+    """Times of units in one pass, which no unit waits for.
+
+    A GPU computes while this process launches what follows; to wait for each unit would count the launches of those
+    that have none in a training. So its moments are events in its queue, which are read at the end of the pass.
+    """
+
+    def __init__(self, settings: TimingSettings) -> None:
+        self._settings = settings
+        self._taken: list[tuple[list[float], Moment, Moment]] = []
+
+    def now(self) -> Moment:
+        """Return this moment."""
+        if not torch.cuda.is_initialized():
+            return read_clock(self._settings)
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def add(self, times: list[float], start: Moment) -> None:
+        """Let the seconds from `start` until now be appended to `times` at the end of the pass."""
+        self._taken.append((times, start, self.now()))
+
+    def end(self) -> None:
+        """Append all times."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        for times, start, end in self._taken:
+            times.append(self._seconds(start, end))
+
+    def _seconds(self, start: Moment, end: Moment) -> float:
+        if isinstance(start, float):
+            return at_pace(end - start, self._settings)
+        return float(start.elapsed_time(end)) / 1000
 
 
 def measure_units(
@@ -203,19 +243,20 @@ def forwards(
 
     Returns the outputs of the last unit, and inputs and outputs of each.
     """
-    held, done = dict(window.given), []
+    held, done, pass_times = dict(window.given), [], PassTimes(settings)
     for place, segment in enumerate(window.segments):
         inputs = detached_inputs(window.graph, segment, held)
         loss: torch.Tensor | None = None
-        start = read_clock(settings)
+        start = pass_times.now()
         if place == 0 and window.read is not None:
             inputs = detached_inputs(window.graph, segment, window.read(window.size))
         outputs = segment.run(inputs, window.size, settings.draws(window.size, window.micro_batch))
         if place == len(window.segments) - 1 and window.loss is not None:
             loss = window.loss(window.size, outputs[window.graph.output])
-        times[place].append(elapsed_s(start, settings))
+        pass_times.add(times[place], start)
         held = dict(outputs)
         done.append((inputs, outputs if loss is None else {window.graph.output: loss}))
+    pass_times.end()
     return held, done
 
 
@@ -227,15 +268,19 @@ def backwards(
     `done` is emptied on the way, as training frees a unit's activations after its backward.
     """
     gradients: Values = {}
+    pass_times = PassTimes(settings)
     for place in reversed(range(len(segments))):
         inputs, outputs = done.pop()
         reached = [n for n, v in outputs.items() if v.requires_grad]
         grads = [gradients.get(n, torch.ones_like(outputs[n])) for n in reached]
-        start = read_clock(settings)
+        start = pass_times.now()
         if reached:
             torch.autograd.backward([outputs[n] for n in reached], grads)
-        times[place].append(elapsed_s(start, settings) if reached else 0.0)
+            pass_times.add(times[place], start)
+        else:
+            times[place].append(0.0)
         gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
+    pass_times.end()
     # Gradients of weights stay and are added to, as those of most micro-batches are.
 
 
@@ -260,15 +305,19 @@ def read_clock(settings: TimingSettings) -> float:
 
     This thread takes part in all shared work and does the rest alone, so its time stands for all threads.
     """
-    if torch.cuda.is_available():  # kernels run on after the call: wait for them
+    if torch.cuda.is_initialized():  # kernels run on after the call: wait for them
         torch.cuda.synchronize()
     return time.thread_time() if settings.cores is not None else time.perf_counter()
 
 
 def elapsed_s(start: float, settings: TimingSettings) -> float:
     """Seconds since `start` at the device's speed."""
-    spent = read_clock(settings) - start
-    return spent / min(1.0, settings.cores) if settings.cores is not None else spent
+    return at_pace(read_clock(settings) - start, settings)
+
+
+def at_pace(spent_s: float, settings: TimingSettings) -> float:
+    """Return the seconds that an emulated device takes for so much of the measuring clock."""
+    return spent_s / min(1.0, settings.cores) if settings.cores is not None else spent_s
 
 
 SMALL_BYTES, LARGE_BYTES, SAMPLES = 1 << 16, 1 << 20, 8

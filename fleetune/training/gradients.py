@@ -161,7 +161,7 @@ def pack_norms(norms: Mapping[str, torch.Tensor], order: Mapping[str, int]) -> d
     """Return norms as JSON for a message's header, 16 bytes each. order: parameter -> its index in the model."""
     dtype = torch.stack(list(norms.values())).dtype if norms else torch.float32
     indices = np.array([order[name] for name in norms], dtype="<i4")
-    values = np.array([float(norm) for norm in norms.values()], dtype="<f8")
+    values = np.array(torch.stack(list(norms.values())).tolist() if norms else [], dtype="<f8")
     return {"dtype": str(dtype).removeprefix("torch."), "places": _base64(indices), "values": _base64(values)}
 
 

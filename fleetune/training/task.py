@@ -123,6 +123,8 @@ class WorkerTask:
     """Device -> number of its own training samples, where data are local."""
     work: str
     accelerator: str
+    memory_bytes: int
+    """The most that it may take of a GPU's memory; on CPUs its launcher limits it."""
     cores: float | None
     """CPU quota of an emulated device; None for full speed."""
     threads: int

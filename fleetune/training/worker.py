@@ -40,7 +40,7 @@ from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.peer import Tap
-from fleetune.models.segment import peak_memory_bytes
+from fleetune.models.device_memory import PeakMemory, compute_on
 from fleetune.recovery.holdings import Version
 from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
 from fleetune.training.energy import energy_meter
@@ -108,7 +108,9 @@ class _Worker:
     def __init__(self, task: WorkerTask, links: WorkerLinks) -> None:
         self._task, self._links = task, links
         self._exchange, self._endpoint, self._beat = links.exchange, links.endpoint, links.beat
-        self._device = torch.device(task.accelerator)
+        device = torch.device(task.accelerator)
+        compute_on(device, task.memory_bytes)
+        self._memory = PeakMemory(device)
         self._held = WorkerHoldings(task, links)
         self._energy = energy_meter(task.accelerator)
         self._saved = set[int]()
@@ -205,7 +207,7 @@ class _Worker:
             "norms": norms,
             "loss_scale": loss_scale,
             "overflowed": overflowed,
-            "peak_memory_bytes": peak_memory_bytes(self._device),
+            "peak_memory_bytes": self._memory.bytes(),
             "sent_bytes": self._links.bytes_sent(),
             "energy_j": self._energy.take(),
         }

@@ -74,6 +74,7 @@ class WorkerCommands:
             local_samples={owner: data.samples for owner, data in task.local.items()},
             work=str(task.work),
             accelerator=facts.accelerator,
+            memory_bytes=facts.memory_bytes,
             cores=facts.cores if facts.emulated else None,
             threads=facts.threads,
             returns=returns,

@@ -59,7 +59,7 @@ def test_what_is_imported_is_listed() -> None:
     extras = [text for texts in PROJECT["optional-dependencies"].values() for text in texts]
     product, everything = listed(*PROJECT["dependencies"]), listed(*PROJECT["dependencies"], *extras)
     extra = PROJECT["optional-dependencies"]
-    optional = listed(*(text for name in ("hub", "wandb", "mlflow", "nvml") for text in extra[name]))
+    optional = listed(*(text for name in ("hub", "wandb", "mlflow") for text in extra[name]))
     for packages, allowed in ((PACKAGES, product | optional), (DEVELOPMENT, everything)):
         missing = {module: files for module, files in imported(packages).items() if not distributions(module) & allowed}
         assert not missing

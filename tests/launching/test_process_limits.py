@@ -87,11 +87,16 @@ def test_a_process_within_its_limit_keeps_its_exit_code(tmp_path: Path, monkeypa
         (MemoryError(), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."), True),
         (OSError(12, "Cannot allocate memory"), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1 GiB"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("shapes differ"), False),
     ],
 )
 def test_out_of_memory_errors_are_recognised(error: Exception, lack: bool) -> None:
-    """Errors of Python, torch and the kernel for lack of memory are recognised."""
+    """Errors of Python, torch, the kernel and a GPU for lack of memory are recognised.
+
+    Bug: those of a GPU were told as errors of the program, with an advice to run it again.
+    """
     assert is_out_of_memory(error) == lack
 
 

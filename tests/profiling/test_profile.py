@@ -77,6 +77,18 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
     assert {name: task.cores for name, task in launcher.given.items()} == {"ann": None, "bob": 0.5}
 
 
+def test_a_fleet_of_gpus_needs_no_slack_for_the_allocator(tmp_path: Path) -> None:
+    """Bug: what glibc loses was added to the memory of GPUs, whose forecast was 30 % too high. One CPU needs it."""
+    graph, _ = prepared(tmp_path)
+    said = costs(len(graph.units), 1.0)
+    for accelerators, each in ((("cuda:0", "cuda:1"), 10), (("cuda:0", "cpu"), 15)):
+        scripted = Scripted({name: ScriptedJob([said], 0) for name in ("ann", "bob")})
+        task = profiling_task(tmp_path, scripted, ("ann", "bob"))
+        devices = zip(task.fleet.devices, accelerators, strict=True)
+        fleet = replace(task.fleet, devices=tuple(replace(device, accelerator=a) for device, a in devices))
+        assert {unit.activation_bytes for unit in profile(replace(task, fleet=fleet)).units} == {each}
+
+
 def test_only_containers_are_stretched_by_other_loads(tmp_path: Path) -> None:
     """A container is held to its quota by the kernel, which others may keep from it; a process that emulates a device
     waits by itself, by its own processor time. The spread of passes is that of both."""

@@ -223,6 +223,50 @@ def test_a_pass_is_let_go_before_the_next(tmp_path: Path, monkeypatch: pytest.Mo
     assert next(passes) == 3 * len(SIZES) + WARM_PASSES - 1 and alive
 
 
+class Event:
+    """An event of a GPU whose queue is a second later at each of them; it can be read once all have been waited for."""
+
+    marks = 0
+    waited = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at_s = 0.0
+
+    def record(self) -> None:
+        """Stand in the queue behind all others."""
+        Event.marks += 1
+        self.at_s = float(Event.marks)
+
+    def elapsed_time(self, end: "Event") -> float:
+        """Return milliseconds."""
+        assert Event.waited >= end.at_s, "it may not have happened yet"
+        return (end.at_s - self.at_s) * 1000
+
+
+def test_a_gpu_is_waited_for_once_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: each unit was waited for, which counted the launches of its kernels, and forecasts of a GPU were too long.
+
+    Units lie between two events of its queue, which no unit waits for: here each takes the one second between them.
+    """
+    ready = recorded(FAMILY, tmp_path)
+    waits: list[int] = []
+
+    def synchronize() -> None:
+        Event.waited = Event.marks
+        waits.append(Event.marks)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", ())
+    found = costs(ready, [list(ready.units)])
+    assert {second for cost in found.values() for second in (*cost.forward_s, *cost.backward_s)} <= {0.0, 1.0}
+    between = {after - before for before, after in zip(waits, waits[1:], strict=False)}
+    assert between <= {2 * len(ready.units), 2 * len([c for c in found.values() if max(c.backward_s)])}
+
+
 def test_units_without_a_gradient_have_no_backward(tmp_path: Path) -> None:
     """Below the first trained parameter backward takes no time, and no gradient is left."""
     ready = recorded(FAMILY, tmp_path, freeze=(r"bert\.embeddings", r"bert\.encoder\.layer\.0"))
@@ -244,7 +288,7 @@ def test_a_measuring_process_answers_in_lines_of_json(
     """The process prints its memory needs, its start, progress by unit, and all costs in the order of units; a small
     device measures in windows."""
     graph, _ = prepared(tmp_path)
-    monkeypatch.setattr(measuring_process, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(measuring_process, "held_bytes", lambda device: 0)
     monkeypatch.setattr(measuring_process, "UNIT_MEMORY_SHARE", 1.0)
     code, lines = answer(tmp_path, capsys, monkeypatch, memory_bytes=300_000)
     loading, measuring, *progress, last = lines

@@ -71,17 +71,19 @@ class Comparison:
 
 
 def beside_control(
-    ready: Prepared, run: Control, training: TrainingRequest, shards: list[tuple[int, int]]
+    ready: Prepared, run: Control, training: TrainingRequest, shards: list[tuple[int, int]], device: str = "cpu"
 ) -> Comparison:
-    """Compare a run with the control that sees these shards."""
-    return Controls(ready, training, shards).beside(run)
+    """Compare a run with the control that sees these shards and computes on a device."""
+    return Controls(ready, training, shards, device).beside(run)
 
 
 class Controls:
     """The control of a training that sees these shards, and its own rounding; each is computed once."""
 
-    def __init__(self, ready: Prepared, training: TrainingRequest, shards: list[tuple[int, int]]) -> None:
-        self._ready, self._training, self._shards = ready, training, shards
+    def __init__(
+        self, ready: Prepared, training: TrainingRequest, shards: list[tuple[int, int]], device: str = "cpu"
+    ) -> None:
+        self._ready, self._training, self._shards, self._device = ready, training, shards, device
 
     def beside(self, run: Control) -> Comparison:
         """Compare a run with the control."""
@@ -100,7 +102,7 @@ class Controls:
     def _trained(self, order: Order) -> Control:
         ready = self._ready
         data = PreparedData(ready.folders.data)
-        model = whole_model(ready)
+        model = whole_model(ready).to(self._device)
         if ready.model.mixed_precision is not None:
             model = compute_in_half(model, ready.model.mixed_precision)
         return train_unsplit(model, data, self._training, ready.seed, ready.units, order)

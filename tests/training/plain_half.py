@@ -34,7 +34,7 @@ def compute_in_half(model: nn.Module, mixed_precision: str) -> nn.Module:
 
     model.forward = forward
     if half is torch.float16:
-        model.loss_scaler = GradScaler("cpu", FIRST_SCALE)
+        model.loss_scaler = GradScaler(next(model.parameters()).device.type, FIRST_SCALE)
     return model
 
 

@@ -62,7 +62,8 @@ def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Pl
 def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingMetrics:
     """Train with one process per device, each with `threads` threads (default 1), over links of `latency_s`.
 
-    `cores`: CPU quota of each device, emulated; by default they compute at full speed.
+    `cores`: CPU quota of each device, emulated; by default they compute at full speed. `accelerators`: device ->
+    `cuda:N`; the others compute on CPUs. `memory_bytes`: of each device.
     """
     return train(training_task(ready, made, training, folder, **changes))
 
@@ -71,12 +72,14 @@ def training_task(ready: Prepared, made: Plan, training: TrainingRequest, folder
     """Return the task of `run_plan`. `spares`: more devices of the fleet."""
     devices = (*made.devices, *changes.pop("spares", ()))
     threads, latency_s = changes.pop("threads", 1), changes.pop("latency_s", 1e-4)
-    cores = changes.pop("cores", None)
+    cores, accelerators = changes.pop("cores", None), changes.pop("accelerators", {})
+    memory_bytes = changes.pop("memory_bytes", 8 << 30)
     fleet = Fleet(
         devices=tuple(
             Device(
                 name=d,
-                memory_bytes=8 << 30,
+                memory_bytes=memory_bytes,
+                accelerator=accelerators.get(d, "cpu"),
                 cores=cores or float(threads),
                 emulated=cores is not None,
                 threads=threads,

@@ -51,9 +51,11 @@ def train_unsplit(
 ) -> Control:
     """Train one model with micro-batch accumulation.
 
-    units: names of modules before which torch's generator is seeded anew.
+    It computes where the model is, and its state ends on the CPU. units: names of modules before which torch's
+    generators are seeded anew.
     """
     scaler = scaler_of(model)
+    device = next(model.parameters()).device
     model.train()
     here = {"round": 0, "micro_batch": 0}
     for unit in units:
@@ -68,7 +70,7 @@ def train_unsplit(
     control = Control()
     for round in range(training.rounds):
         indices = batch_indices(data.size("train"), training.batch_samples, seed, round)
-        rows = {k: torch.from_numpy(v) for k, v in data.rows("train", indices).items()}
+        rows = {k: torch.from_numpy(v).to(device) for k, v in data.rows("train", indices).items()}
         targets = _targets(rows["labels"], data.task)
         replicas = [_statistics(model) for _ in order.shards]
         total = 0.0
@@ -92,7 +94,7 @@ def train_unsplit(
         scaler.update()
         optimizer.zero_grad()
         control.losses.append(total)
-    control.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    control.state = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
     return control
 
 
