@@ -233,8 +233,11 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
     lasting += feedback_bytes(plan, device, profile) + copied_bytes(plan, device, profile)
     collected = _collected_bytes(plan, profile) if device == plan.collector else 0
     in_round = sum(each.in_round for each in own)
-    in_round += max((_workspace_bytes(device, placed, profile) for placed in segments_on(plan, device)), default=0)
-    return profile.times_of(device).runtime_bytes + collected + lasting + max(in_round, passing_bytes)
+    passing = sum(each.activations for each in own)
+    passing += max((_workspace_bytes(device, placed, profile) for placed in segments_on(plan, device)), default=0)
+    times = profile.times_of(device)
+    in_round += round(passing * times.activation_share)
+    return times.runtime_bytes + collected + lasting + max(in_round, passing_bytes)
 
 
 def copied_bytes(plan: Plan, device: str, profile: Profile) -> int:
@@ -266,10 +269,11 @@ def received_bytes(trained_bytes: int, members: int) -> int:
 
 
 class HeldBytes(NamedTuple):
-    """Bytes of a segment: between rounds, and what a round adds at its peak."""
+    """Bytes of a segment: between rounds, and what a round adds at its peak, activations aside."""
 
     lasting: int
     in_round: int
+    activations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +350,7 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     kept = kept_micro_batches(plan, device, placed) * held.kept + held.again
     summing = 1 if plan.collector else len(segment.devices)
     received = received_bytes(sum(unit.trainable_bytes for unit in trained), summing)
-    return HeldBytes(lasting, with_gradients - lasting + received + (end - first) * kept)
+    return HeldBytes(lasting, with_gradients - lasting + received, (end - first) * kept)
 
 
 def workspace_bytes(units: Sequence[Unit], samples: int) -> int:

@@ -164,6 +164,9 @@ class DeviceTimes:
     that was seen, which links were measured with. Wall time."""
     gates: Annotated[GateTimes | None, Field(exclude_if=lambda value: value is None)] = None
     """None: not measured, a gated unit takes the share of its time that is left."""
+    activation_share: Annotated[float, Field(exclude_if=lambda value: value == 1.0)] = 1.0
+    """What the device takes of the units' activation and workspace bytes, which are those of the fleet's most wasteful
+    allocator."""
 
     def __post_init__(self) -> None:
         owner = f"times of {self.device}"
@@ -176,6 +179,9 @@ class DeviceTimes:
             finite(owner, update_s=value)
             not_negative(owner, update_s=value)
         finite(f"times of {self.device}", stretch=self.stretch)
+        finite(owner, activation_share=self.activation_share)
+        if not 0 < self.activation_share <= 1:
+            raise Refused(f"{owner}: activation_share is {self.activation_share}; it is above 0 and at most 1")
         if self.stretch < 1:
             raise Refused(f"times of {self.device}: stretch is {self.stretch}; it is at least 1")
         for name, table in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):

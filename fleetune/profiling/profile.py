@@ -22,7 +22,7 @@ from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values, is_cuttable, state_by_unit, tied_parameters_by_unit
 from fleetune.profiling.head_subnets import heads_to_score, scored_subnets
 from fleetune.profiling.measuring_job import measure_fleet
-from fleetune.profiling.memory import with_slack
+from fleetune.profiling.memory import activation_share, with_slack
 from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.simulated import simulated_times, unit_work
 from fleetune.profiling.task import ProfilingTask
@@ -130,6 +130,7 @@ def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask) 
         update_s=tuple(unit.update_s for unit in measurement.units),
         message_wait_s=measurement.message_wait_s,
         gates=measurement.gates if task.scores else None,
+        activation_share=activation_share(device, task.fleet.devices),
     )
 
 

@@ -20,6 +20,13 @@ def test_memory_is_runtime_weights_state_and_kept_activations() -> None:
     assert amounts == {"a": 50 + 8000 + 2400, "b": 50 + 10000 + 600, "c": 50 + 10000 + 200}
 
 
+def test_a_device_takes_its_share_of_what_activations_need_elsewhere() -> None:
+    """A GPU beside CPUs, whose allocator loses memory: of the 2400 bytes of activations it needs two thirds."""
+    times = tuple(replace(t, activation_share=2 / 3) if t.device == "a" else t for t in fleets.PROFILE.times)
+    said = forecast(fleets.PLAN, fleets.FLEET, replace(fleets.PROFILE, times=times))
+    assert {m.device: m.amount for m in said.memory_bytes} == {"a": 50 + 8000 + 1600, "b": 10650, "c": 10250}
+
+
 def test_warmups_beyond_the_micro_batches_keep_no_more() -> None:
     """K = 9 with M = 3 keeps three micro-batches."""
     plan = fleets.plan(("u0 u1 u2 u3", {"a": 1}, 9))

@@ -78,7 +78,10 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
 
 
 def test_a_fleet_of_gpus_needs_no_slack_for_the_allocator(tmp_path: Path) -> None:
-    """Bug: what glibc loses was added to the memory of GPUs, whose forecast was 30 % too high. One CPU needs it."""
+    """Bug: what glibc loses was added to the memory of GPUs, whose forecast was 30 % too high.
+
+    Where a CPU needs it, the GPU's forecast takes its share.
+    """
     graph, _ = prepared(tmp_path)
     said = costs(len(graph.units), 1.0)
     for accelerators, each in ((("cuda:0", "cuda:1"), 10), (("cuda:0", "cpu"), 15)):
@@ -86,7 +89,9 @@ def test_a_fleet_of_gpus_needs_no_slack_for_the_allocator(tmp_path: Path) -> Non
         task = profiling_task(tmp_path, scripted, ("ann", "bob"))
         devices = zip(task.fleet.devices, accelerators, strict=True)
         fleet = replace(task.fleet, devices=tuple(replace(device, accelerator=a) for device, a in devices))
-        assert {unit.activation_bytes for unit in profile(replace(task, fleet=fleet)).units} == {each}
+        made = profile(replace(task, fleet=fleet))
+        assert {unit.activation_bytes for unit in made.units} == {each}
+        assert [times.activation_share for times in made.times] == pytest.approx([10 / each, 1.0])
 
 
 def test_only_containers_are_stretched_by_other_loads(tmp_path: Path) -> None:
