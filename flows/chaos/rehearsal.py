@@ -4,7 +4,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,15 @@ from flows import api, attempt
 from flows.chaos.comparison import Check, Trained, compare
 from flows.chaos.places import Places
 from flows.chaos.schedule import BORDER_ROUNDS, Schedule, check_room, draw
-from flows.chaos.throughput import Throughput, exact_rounds, intervals, lost_by_fault, throughput
+from flows.chaos.throughput import (
+    Interval,
+    Throughput,
+    exact_rounds,
+    intervals,
+    lost_by_fault,
+    never_undisturbed,
+    throughput,
+)
 from flows.chaos.training import MARKS, SCHEDULE
 from flows.context import RunContext, StageSelection
 from flows.tracking import StageEvent
@@ -35,7 +43,8 @@ from stages.reviser import reviser
 CHAOS, CPU = "chaos", "cpu"
 PACE, WHOLE, MET, ROUNDING = "pace", "whole", "faults", "rounding"
 """The trainings: a short one, without faults, with them, and without them by a plan that adds in another order."""
-PACE_ROUNDS = 20
+PACE_ROUNDS, WARM_ROUNDS = 20, 3
+"""Of a short training, and those of them that are not yet as long as the others."""
 END_S = 5.0
 
 
@@ -145,7 +154,8 @@ class Rehearsal:
         struck = {number: mark.round for number, mark in marks.items() if mark}
         alone = tuple(intervals(whole.events, plan.devices))
         faulty = tuple(intervals(met.events, plan.devices, set(struck.values())))
-        rows = tuple(_rows(schedule, marks, lost_by_fault(alone, faulty, struck)))
+        others = tuple(self._trained_alone(never_undisturbed(alone, faulty)))
+        rows = tuple(_rows(schedule, marks, lost_by_fault(alone, faulty, struck, others)))
         missed = [str(row.number) for row in rows if not row.happened]
         checks = (
             Check(name="all faults happened", ok=not missed, found=_missed(missed, len(rows))),
@@ -161,7 +171,7 @@ class Rehearsal:
             starts=self.starts[MET],
             whole_s=ended_s - began_s,
             met_s=met_s,
-            throughput=throughput(alone, faulty, len(schedule.devices)),
+            throughput=throughput(alone, faulty, len(schedule.devices), others),
             folder=str(self._folder),
         )
         if not report.ok:
@@ -243,22 +253,39 @@ class Rehearsal:
 
     def _rounding(self, rounds: int) -> Trained | None:
         """Train by a plan for fewer devices; None if there is none that trains the same."""
-        plan, fleet = self._plan(), self._fleet()
-        if len(plan.plan.lanes) > 1:
+        used = self._plan().plan.devices
+        if len(self._plan().plan.lanes) > 1:
             return None
-        revise = reviser(plan, fleet, json_io.read(Profile, self._input("profile") / "profile.json"), self.made.seed)
-        used = plan.plan.devices
-        unused = [device.name for device in fleet.devices if device.name not in used]
         for lost in (used[:1], *([name for name in used if name != left] for left in used)):
-            try:
-                other = revise(plan.plan, [*lost, *unused])
-            except (Infeasible, Refused):
-                continue
-            folder = self._folder / "another-plan"
-            shutil.copytree(self._input("plan"), folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
-            json_io.write(other, folder / "plan.json")
-            return self._train(ROUNDING, Schedule(), rounds, folder)
+            other = self._plan_for([name for name in used if name not in lost])
+            if other is not None:
+                return self._train(ROUNDING, Schedule(), rounds, self._kept(other, "another-plan"))
         return None
+
+    def _trained_alone(self, groups: Iterable[tuple[str, ...]]) -> Iterator[Interval]:
+        """Yield the times between the commits of short trainings, each by the plan for some of the devices."""
+        for number, devices in enumerate(groups):
+            other = self._plan_for(devices)
+            if other is not None and other.plan.devices == devices:
+                name = f"plan {number}"
+                trained = self._train(name, Schedule(), PACE_ROUNDS, self._kept(other, f"plan-{number}"))
+                yield from list(intervals(trained.events, devices))[WARM_ROUNDS:]
+
+    def _plan_for(self, devices: Collection[str]) -> PlanResult | None:
+        """Return the plan that a training goes on by when these devices are left; None if there is none."""
+        plan, fleet = self._plan(), self._fleet()
+        revise = reviser(plan, fleet, json_io.read(Profile, self._input("profile") / "profile.json"), self.made.seed)
+        try:
+            return revise(plan.plan, [device.name for device in fleet.devices if device.name not in devices])
+        except (Infeasible, Refused):
+            return None
+
+    def _kept(self, result: PlanResult, name: str) -> Path:
+        """Return a folder like that of the run's plan, with another plan in it."""
+        folder = self._folder / name
+        shutil.copytree(self._input("plan"), folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        json_io.write(result, folder / "plan.json")
+        return folder
 
     def _left_behind(self) -> Check:
         """Look for processes that have a folder of this rehearsal on their command line."""

@@ -4,7 +4,8 @@ The intervals between two commits are added up: from the first commit to the las
 before. An undisturbed interval is one in which the event log has nothing but commits and beats, and no fault happened
 in its round or the one before. Its mean length is what the devices of a plan can give: those of the training without
 faults count where its plan ran, checkpoints included, and otherwise those of the training with faults. A plan that no
-round ran undisturbed counts as the fastest one, which makes the ratio smaller.
+round ran undisturbed is trained by itself afterwards; one that cannot be counts as the fastest one, which makes the
+ratio smaller.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -89,17 +90,26 @@ def intervals(events: Iterable[Event], devices: Sequence[str], struck: Collectio
             current = tuple(devices) if event.event == STARTED else event.devices or current
 
 
-def throughput(whole: Sequence[Interval], met: Sequence[Interval], faults: int) -> Throughput | None:
+def never_undisturbed(whole: Iterable[Interval], met: Iterable[Interval]) -> list[tuple[str, ...]]:
+    """Return the devices of the plans that ran no undisturbed round in either training, each once."""
+    both = (*whole, *met)
+    known = {each.devices for each in both if not each.disturbed}
+    return list(dict.fromkeys(each.devices for each in both if each.devices not in known))
+
+
+def throughput(
+    whole: Sequence[Interval], met: Sequence[Interval], faults: int, others: Sequence[Interval] = ()
+) -> Throughput | None:
     """Return the throughput of the training that met faults; None if no round of the other one was undisturbed.
 
-    faults: number of those that befell devices.
+    faults: number of those that befell devices. others: of trainings by the plans that ran no undisturbed round.
     """
-    given = _given(whole, met)
+    given = _given((*others, *whole), met)
     if not given:
         return None
     of_devices, at_pace = (
         [pair for pair, each in zip(pairs, met, strict=True) if not each.restarted]
-        for pairs in (given, _given((), met) or given)
+        for pairs in (given, _given(others, met) or given)
     )
     return Throughput(
         ratio=_ratio(given),
@@ -118,14 +128,16 @@ def _pace(whole: Sequence[Interval], met: Sequence[Interval]) -> float:
     return 1 / _ratio(both)
 
 
-def lost_by_fault(whole: Sequence[Interval], met: Sequence[Interval], struck: Mapping[int, int]) -> dict[int, float]:
+def lost_by_fault(
+    whole: Sequence[Interval], met: Sequence[Interval], struck: Mapping[int, int], others: Sequence[Interval] = ()
+) -> dict[int, float]:
     """Return fault -> seconds that the disturbed intervals took longer than the devices of their plans need.
 
-    struck: fault -> round that its device had begun last. An interval counts for the newest fault of the rounds up to
-    the one that ended it, so that what follows a fault counts for it until the next one.
+    others: as of `throughput`. struck: fault -> round that its device had begun last. An interval counts for the newest
+    fault of the rounds up to the one that ended it, so that what follows a fault counts for it until the next one.
     """
     lost = dict.fromkeys(struck, 0.0)
-    for each, (could_s, seconds) in zip(met, _given(whole, met), strict=False):
+    for each, (could_s, seconds) in zip(met, _given((*others, *whole), met), strict=False):
         before = [fault for fault, round in struck.items() if round <= each.round]
         if each.disturbed and before:
             lost[max(before, key=lambda fault: (struck[fault], fault))] += seconds - could_s

@@ -24,7 +24,15 @@ from flows.chaos.comparison import LIMIT, Check, Trained, compare
 from flows.chaos.places import Places
 from flows.chaos.rehearsal import ChaosRequest, Rehearsal
 from flows.chaos.schedule import Schedule, draw
-from flows.chaos.throughput import Throughput, exact_rounds, intervals, lost_by_fault, read_events, throughput
+from flows.chaos.throughput import (
+    Throughput,
+    exact_rounds,
+    intervals,
+    lost_by_fault,
+    never_undisturbed,
+    read_events,
+    throughput,
+)
 
 DEVICES = ("a", "b", "c")
 
@@ -268,6 +276,24 @@ def test_throughput_is_that_of_the_plans_in_force() -> None:
     never = throughput(list(intervals(WHOLE, ALL)), list(intervals(WHOLE, ALL, {0, 1, 2})), 3)
     assert never is not None and (never.ratio, never.pace, never.ratio_at_pace) == (1.0, 1.0, 1.0), "no round is free"
     assert throughput([], [], 1) is None
+
+
+def test_a_plan_that_ran_no_undisturbed_round_is_measured_by_itself() -> None:
+    """Bug: a device that comes back after one round leaves its plan no undisturbed one, and that round, which takes 3 s
+    on one device, counted as one on two: of 3.5 s, 2.5 as lost."""
+    met = log(
+        (0, "started"), (5, "committed", 0), (6, "committed", 1), (6.4, "lost"), (6.5, "resuming", 2, ONE),
+        (9.5, "committed", 2), (9.5, "joined"), (9.5, "resuming", 3, ALL), (10.5, "committed", 3),
+    )  # fmt: skip
+    alone, faulty = list(intervals(WHOLE, ALL)), list(intervals(met, ALL))
+    assert never_undisturbed(alone, faulty) == [ONE]
+    found = throughput(alone, faulty, 1)
+    assert found is not None and found.lost_s == 2.5
+    others = list(intervals(log((0, "started"), (5, "committed", 0), (8, "committed", 1), (11, "committed", 2)), ONE))
+    found = throughput(alone, faulty, 1, others)
+    assert found is not None and found.lost_s == 0.5 and found.ratio == found.ratio_at_pace == pytest.approx(5 / 5.5)
+    assert lost_by_fault(alone, faulty, {0: 2}, others) == {0: 0.5}
+    assert never_undisturbed(alone, list(intervals(LOST, ALL))) == []
 
 
 def test_a_machine_that_others_slow_is_told_apart() -> None:
