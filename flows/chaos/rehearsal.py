@@ -267,7 +267,7 @@ class Rehearsal:
         for number, devices in enumerate(groups):
             other = self._plan_for(devices)
             if other is not None and other.plan.devices == devices:
-                name = f"plan {number}"
+                name = f"devices-{number}"
                 trained = self._train(name, Schedule(), PACE_ROUNDS, self._kept(other, f"plan-{number}"))
                 yield from list(intervals(trained.events, devices))[WARM_ROUNDS:]
 
