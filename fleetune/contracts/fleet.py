@@ -195,6 +195,11 @@ class Device:
         positive(f"device {self.name}", memory_bytes=self.memory_bytes, cores=self.cores, threads=self.threads)
         not_negative(f"device {self.name}", link_cpu_s_per_byte=self.link_cpu_s_per_byte)
 
+    @property
+    def computes_on(self) -> str:
+        """The accelerator, with its name where it has one, for people."""
+        return f"{self.accelerator}, {self.accelerator_name}" if self.accelerator_name else self.accelerator
+
 
 @record
 class Link:

@@ -64,7 +64,7 @@ def fleet_chart(fleet: Fleet, plan: Plan) -> str:
     for device in fleet.devices:
         x, y = places[device.name]
         collects = device.name == plan.collector
-        hint = f"{device.name}: {number(device.cores)} cores, {size(device.memory_bytes)}, {device.accelerator}"
+        hint = f"{device.name}: {number(device.cores)} cores, {size(device.memory_bytes)}, {device.computes_on}"
         hint += ", collects what the others train" if collects else ""
         style = f"fill:{colours.get(device.name, SEVERAL)}" + (";stroke:var(--ink);stroke-width:3" if collects else "")
         parts.append(element("circle", tooltip(hint), cx=x, cy=y, r=15, style=style))

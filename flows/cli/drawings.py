@@ -77,7 +77,7 @@ def _draw_fleet(console: Console, fleet: Fleet) -> None:
     table = new_table("device", "cores", "threads", "memory", "computes on", "is")
     for device in fleet.devices:
         cores, memory = number(device.cores), size(device.memory_bytes)
-        table.add_row(device.name, cores, str(device.threads), memory, device.accelerator, _kind(device))
+        table.add_row(device.name, cores, str(device.threads), memory, device.computes_on, _kind(device))
     console.print(table)
     if not fleet.links:
         return

@@ -162,7 +162,7 @@ def _fleet(content: RunContent) -> Iterable[str]:
         (
             plain(device.name),
             formatting.number(device.cores),
-            plain(device.accelerator),
+            plain(device.computes_on),
             formatting.size(device.memory_bytes),
             *([formatting.size(peaks[device.name]) if device.name in peaks else ""] if peaks else []),
             *(["yes" if device.name in used else "no"] if used else []),

@@ -143,6 +143,15 @@ def test_a_report_tells_everything() -> None:
     assert len(bars(chart(page, "forecast"))) == len(made.forecast.rows)
 
 
+def test_a_report_names_the_gpus() -> None:
+    """`cuda:0` alone does not say what computed; a name is text, whatever a device calls its own."""
+    run = content()
+    first, *others = run.fleet.devices
+    gpu = replace(first, accelerator="cuda:0", accelerator_name="NVIDIA <b>H200")
+    page = report(replace(run, fleet=replace(run.fleet, devices=(gpu, *others))))
+    assert "cuda:0, NVIDIA &lt;b&gt;H200" in page and "<b>H200" not in page
+
+
 def test_a_report_tells_how_long_profiling_took() -> None:
     """The page shows profiling times, and omits the column if nothing was measured."""
     made = content()
