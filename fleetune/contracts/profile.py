@@ -165,8 +165,7 @@ class DeviceTimes:
     gates: Annotated[GateTimes | None, Field(exclude_if=lambda value: value is None)] = None
     """None: not measured, a gated unit takes the share of its time that is left."""
     activation_share: Annotated[float, Field(exclude_if=lambda value: value == 1.0)] = 1.0
-    """What the device takes of the units' activation and workspace bytes, which are those of the fleet's most wasteful
-    allocator."""
+    """What it takes of the units' activation and workspace bytes, which are those of a CPU where there is one."""
 
     def __post_init__(self) -> None:
         owner = f"times of {self.device}"

@@ -14,21 +14,26 @@ import torch
 
 from fleetune.linux import PEAK_RESIDENT, library_bytes, resident_bytes, status_bytes
 
-CHANGING_READINGS = 3
-"""Readings in which a context may still grow: kernels are loaded when they are first launched."""
+CHANGING_READINGS, READ_AGAIN = 3, 100
+"""First readings, in which a context grows, since kernels are loaded when they are first launched; and every how many a
+later one is taken, as a plan after a loss may launch others."""
+LARGEST_CONTEXT_BYTES = 2 << 30
+"""Of what a GPU holds beyond this process's tensors, where nothing tells whose it is, no more counts as its context."""
 
 
 def compute_on(device: torch.device, memory_bytes: int) -> None:
-    """Let this thread compute on a device from now on, and the process take at most so much of a GPU's memory.
+    """Let this thread compute on a device from now on, and its tensors take at most a share of a GPU's memory.
 
-    Without it, what names no GPU (random seeds, page-locked memory, waits) would concern the machine's first one.
+    Without it, what names no GPU (random seeds, page-locked memory, waits) would concern the machine's first one. A GPU
+    that shares the memory of its machine, as a Jetson's, is not limited: the kernel reclaims what others use there.
     """
     if device.type != "cuda":
         return
     torch.cuda.set_device(device)
-    total_bytes = torch.cuda.get_device_properties(device).total_memory
-    left_bytes = max(1, memory_bytes - outside_bytes(device))
-    torch.cuda.set_per_process_memory_fraction(min(1.0, left_bytes / total_bytes), device)
+    gpu = torch.cuda.get_device_properties(device)
+    if memory_bytes < gpu.total_memory and not gpu.is_integrated:
+        left_bytes = max(1, memory_bytes - outside_bytes(device))
+        torch.cuda.set_per_process_memory_fraction(left_bytes / gpu.total_memory, device)
 
 
 def held_bytes(device: torch.device) -> int:
@@ -46,12 +51,14 @@ def code_bytes(device: torch.device) -> int:
 def outside_bytes(device: torch.device) -> int:
     """Return what this process holds of a GPU outside of torch's allocator.
 
-    Where NVML does not know this process, as in a container with process ids of its own, all that is in use counts:
-    that of other processes too.
+    Where NVML does not know this process, as in a container with process ids of its own, all that is in use counts,
+    that of other processes too, up to LARGEST_CONTEXT_BYTES.
     """
+    reserved_bytes, own_bytes = int(torch.cuda.memory_reserved(device)), _process_bytes(device)
+    if own_bytes:
+        return max(0, own_bytes - reserved_bytes)
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    used_bytes = _process_bytes(device) or total_bytes - free_bytes
-    return max(0, used_bytes - int(torch.cuda.memory_reserved(device)))
+    return min(LARGEST_CONTEXT_BYTES, max(0, int(total_bytes - free_bytes) - reserved_bytes))
 
 
 class PeakMemory:
@@ -65,8 +72,8 @@ class PeakMemory:
         """Return the peak until now."""
         if self._device.type != "cuda":
             return status_bytes(PEAK_RESIDENT)
-        if self._readings < CHANGING_READINGS:
-            self._readings += 1
+        self._readings += 1
+        if self._readings <= CHANGING_READINGS or self._readings % READ_AGAIN == 0:
             self._outside_bytes = max(self._outside_bytes, outside_bytes(self._device))
         return self._outside_bytes + int(torch.cuda.max_memory_allocated(self._device))
 

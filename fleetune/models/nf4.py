@@ -28,8 +28,9 @@ CODES_BYTES, SCALE_BYTES = BLOCK // 2, 4
 """Of a block."""
 PACKED = torch.int8
 """Type of packed weights: transformers converts activations to the type of a weight, but never to this one."""
-PORTION_BLOCKS, GPU_PORTION_BLOCKS = 1 << 11, 1 << 18
-"""Blocks at once: what is made on the way stays in the cache of a core; a GPU needs work for all its processors."""
+PORTION_BLOCKS, GPU_PORTION_BLOCKS = 1 << 11, 1 << 16
+"""Blocks at once: what is made on the way stays in the cache of a core; a GPU needs work for all its
+processors, and 25 MB for that of this many."""
 
 
 def packed_bytes(elements: int) -> int:

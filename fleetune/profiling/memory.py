@@ -128,15 +128,9 @@ def idle_worker_bytes(device: torch.device) -> int:
 
 
 def with_slack(tensor_bytes: int, devices: Iterable[Device]) -> int:
-    """Return the memory that tensors take which are made and let go in every micro-batch, on any of these devices."""
-    return round(tensor_bytes * _slack(devices))
+    """Return the memory that tensors take which are made and let go in every micro-batch, on any of these devices.
 
-
-def activation_share(device: Device, devices: Iterable[Device]) -> float:
-    """Return what a device needs of what `with_slack` returns for a fleet."""
-    return _slack((device,)) / _slack(devices)
-
-
-def _slack(devices: Iterable[Device]) -> float:
-    """Return the memory of tensors over their size; torch's allocator of a GPU uses freed blocks again."""
-    return 1 + ALLOCATOR_SLACK if any(device.accelerator == "cpu" for device in devices) else 1.0
+    Torch's allocator of a GPU uses freed blocks again.
+    """
+    on_cpu = any(device.accelerator == "cpu" for device in devices)
+    return round(tensor_bytes * (1 + ALLOCATOR_SLACK)) if on_cpu else tensor_bytes

@@ -22,8 +22,8 @@ from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values, is_cuttable, state_by_unit, tied_parameters_by_unit
 from fleetune.profiling.head_subnets import heads_to_score, scored_subnets
 from fleetune.profiling.measuring_job import measure_fleet
-from fleetune.profiling.memory import activation_share, with_slack
-from fleetune.profiling.messages import DeviceMeasurement
+from fleetune.profiling.memory import with_slack
+from fleetune.profiling.messages import DeviceMeasurement, UnitMeasurement
 from fleetune.profiling.simulated import simulated_times, unit_work
 from fleetune.profiling.task import ProfilingTask
 
@@ -102,20 +102,33 @@ def _check_micro_batch(micro_batch_samples: int, smallest: int) -> None:
 
 
 def _measure(task: ProfilingTask, smallest: int) -> _FleetCosts:
-    """Measure on all devices, with `smallest` samples at least; bytes and FLOPs are those of the first one."""
+    """Measure on all devices, with `smallest` samples at least; bytes and FLOPs are those of the first CPU or GPU."""
     sizes = batch_sizes(task.training.micro_batch_samples, smallest)
-    found = measure_fleet(task, sizes)
-    first = found[task.fleet.devices[0].name].units
+    found, devices = measure_fleet(task, sizes), task.fleet.devices
+    first = found[next((each for each in devices if each.accelerator == "cpu"), devices[0]).name].units
+    bytes_of_cpu = with_slack(_kept_bytes(first), devices)
     return _FleetCosts(
         sizes=sizes,
-        activation_bytes=[with_slack(_per_sample(unit.activation_bytes, sizes), task.fleet.devices) for unit in first],
-        workspace_bytes=[[with_slack(each, task.fleet.devices) for each in unit.workspace_bytes] for unit in first],
+        activation_bytes=[with_slack(_per_sample(unit.activation_bytes, sizes), devices) for unit in first],
+        workspace_bytes=[[with_slack(each, devices) for each in unit.workspace_bytes] for unit in first],
         flops=[_per_sample(unit.flops, sizes) for unit in first],
-        times=tuple(_times(device, found[device.name], task) for device in task.fleet.devices),
+        times=tuple(_times(device, found[device.name], task, bytes_of_cpu) for device in devices),
     )
 
 
-def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask) -> DeviceTimes:
+def _kept_bytes(units: Sequence[UnitMeasurement]) -> int:
+    """Return what units keep from forward to backward at the largest batch size."""
+    return sum(unit.activation_bytes[-1] for unit in units)
+
+
+def _activation_share(device: Device, units: Sequence[UnitMeasurement], bytes_of_cpu: int) -> float:
+    """Return what a GPU keeps of what the profile says: its kernels keep other values, and its allocator loses none."""
+    if device.accelerator == "cpu" or not bytes_of_cpu:
+        return 1.0
+    return min(1.0, _kept_bytes(units) / bytes_of_cpu) or 1.0
+
+
+def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask, bytes_of_cpu: int) -> DeviceTimes:
     return DeviceTimes(
         device=device.name,
         runtime_bytes=measurement.runtime_bytes,
@@ -130,7 +143,7 @@ def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask) 
         update_s=tuple(unit.update_s for unit in measurement.units),
         message_wait_s=measurement.message_wait_s,
         gates=measurement.gates if task.scores else None,
-        activation_share=activation_share(device, task.fleet.devices),
+        activation_share=_activation_share(device, measurement.units, bytes_of_cpu),
     )
 
 

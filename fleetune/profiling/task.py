@@ -54,7 +54,7 @@ class ProfilingTask:
             model_folder=str(self.model_folder),
             data_folder=str(self.data_folder),
             accelerator=device.accelerator,
-            cores=device.cores if device.emulated else None,
+            cores=device.cores if device.emulated and device.accelerator == "cpu" else None,
             threads=device.threads,
             memory_bytes=device.memory_bytes,
             **asked,

@@ -75,7 +75,7 @@ class WorkerCommands:
             work=str(task.work),
             accelerator=facts.accelerator,
             memory_bytes=facts.memory_bytes,
-            cores=facts.cores if facts.emulated else None,
+            cores=facts.cores if facts.emulated and facts.accelerator == "cpu" else None,
             threads=facts.threads,
             returns=returns,
             bind=listen.bind,

@@ -265,11 +265,17 @@ class Rehearsal:
     def _trained_alone(self, groups: Iterable[tuple[str, ...]]) -> Iterator[Interval]:
         """Yield the times between the commits of short trainings, each by the plan for some of the devices."""
         for number, devices in enumerate(groups):
-            other = self._plan_for(devices)
-            if other is not None and other.plan.devices == devices:
-                name = f"devices-{number}"
-                trained = self._train(name, Schedule(), PACE_ROUNDS, self._kept(other, f"plan-{number}"))
-                yield from list(intervals(trained.events, devices))[WARM_ROUNDS:]
+            first = self._plan()
+            other = first if first.plan.devices == devices else self._plan_for(devices)
+            if other is None or set(other.plan.devices) != set(devices):
+                continue
+            name, plan = f"devices-{number}", self._kept(other, f"plan-{number}")
+            try:
+                trained = self._train(name, Schedule(), PACE_ROUNDS, plan)
+            except FleetuneError as error:  # what was measured before is told without it
+                self._tell(name, "note", str(error))
+                continue
+            yield from list(intervals(trained.events, devices))[WARM_ROUNDS:]
 
     def _plan_for(self, devices: Collection[str]) -> PlanResult | None:
         """Return the plan that a training goes on by when these devices are left; None if there is none."""

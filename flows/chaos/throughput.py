@@ -104,12 +104,13 @@ def throughput(
 
     faults: number of those that befell devices. others: of trainings by the plans that ran no undisturbed round.
     """
-    given = _given((*others, *whole), met)
+    known = _undisturbed_s((*others, *whole))
+    given = _given({**_undisturbed_s(met), **known}, met)
     if not given:
         return None
     of_devices, at_pace = (
         [pair for pair, each in zip(pairs, met, strict=True) if not each.restarted]
-        for pairs in (given, _given(others, met) or given)
+        for pairs in (given, _given({**known, **_undisturbed_s(met)}, met))
     )
     return Throughput(
         ratio=_ratio(given),
@@ -137,16 +138,20 @@ def lost_by_fault(
     fault of the rounds up to the one that ended it, so that what follows a fault counts for it until the next one.
     """
     lost = dict.fromkeys(struck, 0.0)
-    for each, (could_s, seconds) in zip(met, _given((*others, *whole), met), strict=False):
+    for each, (could_s, seconds) in zip(
+        met, _given({**_undisturbed_s(met), **_undisturbed_s((*others, *whole))}, met), strict=False
+    ):
         before = [fault for fault, round in struck.items() if round <= each.round]
         if each.disturbed and before:
             lost[max(before, key=lambda fault: (struck[fault], fault))] += seconds - could_s
     return lost
 
 
-def _given(whole: Sequence[Interval], met: Sequence[Interval]) -> list[tuple[float, float]]:
-    """(what the devices of its plan need, seconds) of each interval; empty if no plan ran an undisturbed round."""
-    could_s = {**_undisturbed_s(met), **_undisturbed_s(whole)}
+def _given(could_s: Mapping[tuple[str, ...], float], met: Sequence[Interval]) -> list[tuple[float, float]]:
+    """(what the devices of its plan need, seconds) of each interval; empty if no plan ran an undisturbed round.
+
+    could_s: what is known of plans' devices.
+    """
     if not could_s:
         return []
     fastest_s = min(could_s.values())

@@ -180,6 +180,5 @@ def test_a_round_tells_the_gpus_memory_and_energy(tmp_path: Path) -> None:
     made = plan(ready.units, [], [[8]])
     metrics = run_plan(ready, made, request(rounds=4), tmp_path, accelerators=everywhere_on_gpu(made))
     (peak,) = metrics.peak_memory_bytes
-    print(peak, metrics.rounds[-1])  # noqa: T201
     assert 100e6 < peak.amount < 3e9
     assert any(each.energy_j for each in metrics.rounds)

@@ -80,18 +80,25 @@ def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) 
 def test_a_fleet_of_gpus_needs_no_slack_for_the_allocator(tmp_path: Path) -> None:
     """Bug: what glibc loses was added to the memory of GPUs, whose forecast was 30 % too high.
 
-    Where a CPU needs it, the GPU's forecast takes its share.
+    Where a CPU needs it, bytes are the CPU's, whichever stands first, and the GPU's forecast takes its share: here it
+    keeps half as much.
     """
     graph, _ = prepared(tmp_path)
     said = costs(len(graph.units), 1.0)
-    for accelerators, each in ((("cuda:0", "cuda:1"), 10), (("cuda:0", "cpu"), 15)):
-        scripted = Scripted({name: ScriptedJob([said], 0) for name in ("ann", "bob")})
+    halves = [{**each, "activation_bytes": [b // 2 for b in each["activation_bytes"]]} for each in said["units"]]
+    half = {**said, "units": halves}
+    for accelerators, each, share in ((("cuda:0", "cuda:1"), 5, 1.0), (("cuda:0", "cpu"), 15, 1 / 3)):
+        scripted = Scripted({"ann": ScriptedJob([half], 0), "bob": ScriptedJob([said], 0)})
         task = profiling_task(tmp_path, scripted, ("ann", "bob"))
         devices = zip(task.fleet.devices, accelerators, strict=True)
         fleet = replace(task.fleet, devices=tuple(replace(device, accelerator=a) for device, a in devices))
         made = profile(replace(task, fleet=fleet))
         assert {unit.activation_bytes for unit in made.units} == {each}
-        assert [times.activation_share for times in made.times] == pytest.approx([10 / each, 1.0])
+        on_gpu = [
+            scripted.given[name].cores for name, at in zip(("ann", "bob"), accelerators, strict=True) if at != "cpu"
+        ]
+        assert on_gpu == [None] * len(on_gpu), "a quota of cores does not slow a GPU"
+        assert [times.activation_share for times in made.times] == pytest.approx([share, 1.0])
 
 
 def test_only_containers_are_stretched_by_other_loads(tmp_path: Path) -> None:
