@@ -271,9 +271,10 @@ def outdated(saved: Collection[int], kept: Collection[int], round: int) -> set[i
     """Return the checkpoints that a worker deletes with the commit of a round: by the rounds that are in them.
 
     kept: those that the coordinator needed when it sent the commit. One of the state after the commit may have been
-    asked for since, and its request overtakes the commit: `saved` may have it already.
+    asked for since, and its request overtakes the commit: `saved` may have it already. One of the state before it may
+    still be written by others, which wait for that before they apply this commit, in a folder that all share.
     """
-    return {done for done in set(saved) - set(kept) if done <= round}
+    return {done for done in set(saved) - set(kept) if done < round}
 
 
 def _exit_abandoned(exchange: Exchange, why: str) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.training.checkpoints import checkpoint_folder, trained_tensors
+from tests.training.late_disk_worker import LateDiskLauncher
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import plan, prepared, run_plan
 from tests.training.slow_disk_worker import LAST, SlowDiskLauncher
@@ -29,3 +30,18 @@ def test_a_disk_that_takes_a_checkpoint_in_the_next_round_delays_none(tmp_path: 
     run_plan(ready, two, replace(TRAINING, rounds=LAST - 1), tmp_path / "whole")
     slow, whole = (trained_tensors(checkpoint_folder(tmp_path / name / "work", LAST - 1)) for name in ("slow", "whole"))
     assert slow.keys() == whole.keys() and all(torch.equal(slow[name], whole[name]) for name in whole)
+
+
+@pytest.mark.slow
+def test_the_last_checkpoint_waits_for_a_device_that_still_writes_the_one_before(tmp_path: Path) -> None:
+    """Bug: the last checkpoint takes the place of one that is still being written, and a device that had its part of
+    that one deleted the folder under another's hands, which ended the training with a disk that could not be written.
+    """
+    family = BY_NAME["bert"]
+    ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
+    two, training = plan(ready.units, [2], [[8], [8]]), replace(TRAINING, rounds=2)
+    said: list[str] = []
+    run_plan(ready, two, training, tmp_path / "late", launcher=LateDiskLauncher(), note=said.append)
+    run_plan(ready, two, training, tmp_path / "whole")
+    late, whole = (trained_tensors(checkpoint_folder(tmp_path / name / "work", 2)) for name in ("late", "whole"))
+    assert said == [] and all(torch.equal(late[name], whole[name]) for name in whole)

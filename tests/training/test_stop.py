@@ -214,4 +214,5 @@ def test_a_commit_deletes_no_checkpoint_that_was_asked_for_after_it() -> None:
     """
     assert outdated([6, 9, 12], kept=[9], round=11) == {6}
     assert outdated([6, 9, 12], kept=[9, 12], round=14) == {6}
-    assert outdated([6, 9, 12], kept=[], round=12) == {6, 9, 12}
+    assert outdated([6, 9, 12], kept=[], round=12) == {6, 9}
+    assert outdated([6, 9, 12], kept=[], round=13) == {6, 9, 12}
