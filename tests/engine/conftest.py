@@ -19,11 +19,11 @@ import pytest
 from containers import engine_api, images
 from fleetune.launching.docker import cleanup
 from tests.engine.second_engine import second as second
+from tests.left_out import LeftOut
 
 HERE = Path(__file__).parent
-REQUIRED = "required"
 USUAL = "mounted"
-LEFT_OUT = pytest.StashKey[str]()
+LEFT_OUT = LeftOut("FLEETUNE_ENGINE_TESTS")
 LABELS = ("fleetune.run", "fleetune.test")
 """What everything carries that we make on an engine, or that a test does."""
 WEIGHTS = {Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096, Path("/sys/fs/cgroup/docker/cpu.weight"): 400}
@@ -40,27 +40,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     needs = {item: _needs(item) for item in ours}
     lacks = _lacks(set().union(*needs.values()))
     left_out = [item for item in ours if needs[item] & set(lacks)]
-    if not left_out:
-        return
-    sentence = _sentence(len(left_out), len(ours), lacks)
-    if os.environ.get("FLEETUNE_ENGINE_TESTS") == REQUIRED:
-        raise pytest.UsageError(f"FLEETUNE_ENGINE_TESTS=required, but {sentence}")
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
-    config.stash[LEFT_OUT] = sentence
+    if left_out:
+        LEFT_OUT.leave_out(config, items, left_out, _sentence(len(left_out), len(ours), lacks))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """To have left everything out is no failure where it is allowed."""
-    if LEFT_OUT in session.config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        session.exitstatus = pytest.ExitCode.OK
+    """Leaving everything out is no failure."""
+    LEFT_OUT.sessionfinish(session, exitstatus)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The last line."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if LEFT_OUT in config.stash and reporter is not None:
-        reporter.write_line(config.stash[LEFT_OUT])
+    LEFT_OUT.unconfigure(config)
 
 
 def _needs(item: pytest.Item) -> set[str]:
