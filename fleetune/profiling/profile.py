@@ -106,13 +106,13 @@ def _measure(task: ProfilingTask, smallest: int) -> _FleetCosts:
     sizes = batch_sizes(task.training.micro_batch_samples, smallest)
     found, devices = measure_fleet(task, sizes), task.fleet.devices
     first = found[next((each for each in devices if each.accelerator == "cpu"), devices[0]).name].units
-    bytes_of_cpu = with_slack(_kept_bytes(first), devices)
+    profile_bytes = with_slack(_kept_bytes(first), devices)
     return _FleetCosts(
         sizes=sizes,
         activation_bytes=[with_slack(_per_sample(unit.activation_bytes, sizes), devices) for unit in first],
         workspace_bytes=[[with_slack(each, devices) for each in unit.workspace_bytes] for unit in first],
         flops=[_per_sample(unit.flops, sizes) for unit in first],
-        times=tuple(_times(device, found[device.name], task, bytes_of_cpu) for device in devices),
+        times=tuple(_times(device, found[device.name], task, profile_bytes) for device in devices),
     )
 
 
@@ -121,14 +121,14 @@ def _kept_bytes(units: Sequence[UnitMeasurement]) -> int:
     return sum(unit.activation_bytes[-1] for unit in units)
 
 
-def _activation_share(device: Device, units: Sequence[UnitMeasurement], bytes_of_cpu: int) -> float:
+def _activation_share(device: Device, units: Sequence[UnitMeasurement], profile_bytes: int) -> float:
     """Return what a GPU keeps of what the profile says: its kernels keep other values, and its allocator loses none."""
-    if device.accelerator == "cpu" or not bytes_of_cpu:
+    if device.accelerator == "cpu" or not profile_bytes:
         return 1.0
-    return min(1.0, _kept_bytes(units) / bytes_of_cpu) or 1.0
+    return min(1.0, _kept_bytes(units) / profile_bytes) or 1.0
 
 
-def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask, bytes_of_cpu: int) -> DeviceTimes:
+def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask, profile_bytes: int) -> DeviceTimes:
     return DeviceTimes(
         device=device.name,
         runtime_bytes=measurement.runtime_bytes,
@@ -143,7 +143,7 @@ def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask, 
         update_s=tuple(unit.update_s for unit in measurement.units),
         message_wait_s=measurement.message_wait_s,
         gates=measurement.gates if task.scores else None,
-        activation_share=_activation_share(device, measurement.units, bytes_of_cpu),
+        activation_share=_activation_share(device, measurement.units, profile_bytes),
     )
 
 

@@ -110,7 +110,7 @@ Moment = Any
 """Seconds of the measuring clock, or an event in the queue of a GPU."""
 
 
-class PassTimes:
+class PassClock:
     """Times of units in one pass, which no unit waits for.
 
     A GPU computes while this process launches what follows; to wait for each unit would count the launches of those
@@ -243,20 +243,20 @@ def forwards(
 
     Returns the outputs of the last unit, and inputs and outputs of each.
     """
-    held, done, pass_times = dict(window.given), [], PassTimes(settings)
+    held, done, pass_clock = dict(window.given), [], PassClock(settings)
     for place, segment in enumerate(window.segments):
         inputs = detached_inputs(window.graph, segment, held)
         loss: torch.Tensor | None = None
-        start = pass_times.now()
+        start = pass_clock.now()
         if place == 0 and window.read is not None:
             inputs = detached_inputs(window.graph, segment, window.read(window.size))
         outputs = segment.run(inputs, window.size, settings.draws(window.size, window.micro_batch))
         if place == len(window.segments) - 1 and window.loss is not None:
             loss = window.loss(window.size, outputs[window.graph.output])
-        pass_times.add(times[place], start)
+        pass_clock.add(times[place], start)
         held = dict(outputs)
         done.append((inputs, outputs if loss is None else {window.graph.output: loss}))
-    pass_times.end()
+    pass_clock.end()
     return held, done
 
 
@@ -268,19 +268,19 @@ def backwards(
     `done` is emptied on the way, as training frees a unit's activations after its backward.
     """
     gradients: Values = {}
-    pass_times = PassTimes(settings)
+    pass_clock = PassClock(settings)
     for place in reversed(range(len(segments))):
         inputs, outputs = done.pop()
         reached = [n for n, v in outputs.items() if v.requires_grad]
         grads = [gradients.get(n, torch.ones_like(outputs[n])) for n in reached]
-        start = pass_times.now()
+        start = pass_clock.now()
         if reached:
             torch.autograd.backward([outputs[n] for n in reached], grads)
-            pass_times.add(times[place], start)
+            pass_clock.add(times[place], start)
         else:
             times[place].append(0.0)
         gradients = {n: v.grad for n, v in inputs.items() if v.grad is not None}
-    pass_times.end()
+    pass_clock.end()
     # Gradients of weights stay and are added to, as those of most micro-batches are.
 
 

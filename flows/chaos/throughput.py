@@ -104,13 +104,13 @@ def throughput(
 
     faults: number of those that befell devices. others: of trainings by the plans that ran no undisturbed round.
     """
-    known = _undisturbed_s((*others, *whole))
-    given = _given({**_undisturbed_s(met), **known}, met)
+    alone = (*others, *whole)
+    given = _given(alone, met)
     if not given:
         return None
     of_devices, at_pace = (
         [pair for pair, each in zip(pairs, met, strict=True) if not each.restarted]
-        for pairs in (given, _given({**known, **_undisturbed_s(met)}, met))
+        for pairs in (given, _given(met, met, otherwise=alone))
     )
     return Throughput(
         ratio=_ratio(given),
@@ -138,20 +138,21 @@ def lost_by_fault(
     fault of the rounds up to the one that ended it, so that what follows a fault counts for it until the next one.
     """
     lost = dict.fromkeys(struck, 0.0)
-    for each, (could_s, seconds) in zip(
-        met, _given({**_undisturbed_s(met), **_undisturbed_s((*others, *whole))}, met), strict=False
-    ):
+    for each, (could_s, seconds) in zip(met, _given((*others, *whole), met), strict=False):
         before = [fault for fault, round in struck.items() if round <= each.round]
         if each.disturbed and before:
             lost[max(before, key=lambda fault: (struck[fault], fault))] += seconds - could_s
     return lost
 
 
-def _given(could_s: Mapping[tuple[str, ...], float], met: Sequence[Interval]) -> list[tuple[float, float]]:
+def _given(
+    told: Sequence[Interval], met: Sequence[Interval], otherwise: Sequence[Interval] | None = None
+) -> list[tuple[float, float]]:
     """(what the devices of its plan need, seconds) of each interval; empty if no plan ran an undisturbed round.
 
-    could_s: what is known of plans' devices.
+    told: tells what a plan's devices need; of other plans `otherwise` does, by default `met` itself.
     """
+    could_s = {**_undisturbed_s(met if otherwise is None else otherwise), **_undisturbed_s(told)}
     if not could_s:
         return []
     fastest_s = min(could_s.values())
