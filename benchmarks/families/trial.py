@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_tokens
+from fleetune.data.prepared_data import PATCH_GRID, PATCH_MASK, PIXELS
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import initial_model, write_init_weights
@@ -159,10 +160,12 @@ def _prepare(task: str, changes: Mapping[str, Any], granularity: str, folder: Pa
 def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
     spec = input_spec(request)
     drawn = torch.Generator().manual_seed(7)
+    if spec.patches is not None:
+        return _patched(*spec.patches, spec.channels, drawn), torch.arange(SAMPLES) % len(LABELS)
     if not spec.is_text:
         size = spec.image_size or 32
         pixels = torch.randn(SAMPLES, spec.channels, size, size, generator=drawn)
-        return {"pixel_values": pixels}, torch.arange(SAMPLES) % len(LABELS)
+        return {PIXELS: pixels}, torch.arange(SAMPLES) % len(LABELS)
     ids = torch.randint(5, 240, (SAMPLES, TOKENS), generator=drawn)
     mask = torch.ones(SAMPLES, TOKENS, dtype=torch.long)
     mask[0, TOKENS - 3 :] = 0
@@ -179,6 +182,15 @@ def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
         ids[torch.arange(SAMPLES), mask.sum(1) - 1] = end
     labels = ids.masked_fill(mask == 0, -100) if request.task == "causal-lm" else torch.arange(SAMPLES) % len(LABELS)
     return {"input_ids": ids, "attention_mask": mask}, labels
+
+
+def _patched(side: int, most: int, channels: int, drawn: torch.Generator) -> Tensors:
+    """Return images of different shapes, as patches: wide, high, one as large as it may be, one of a single row."""
+    edge = int(most**0.5)
+    grids = torch.tensor([[edge, edge], [edge // 2, edge], [edge, edge // 2 + 1], [1, edge]])
+    mask = (torch.arange(most)[None, :] < grids.prod(1)[:, None]).long()
+    patches = torch.randn(SAMPLES, most, channels * side**2, generator=drawn)
+    return {PIXELS: patches * mask[:, :, None], PATCH_MASK: mask, PATCH_GRID: grids}
 
 
 def _start_token(spec: InputSpec) -> int:

@@ -18,9 +18,14 @@ NAMES: dict[str, tuple[str, ...]] = {
     "causal-lm": tuple(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
     "seq2seq": tuple(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
     "sequence-classification": tuple(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES),
-    "image-classification": tuple(modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
+    "image-classification": tuple(
+        {
+            **modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+            **modeling_auto.MODEL_FOR_IMAGE_MAPPING_NAMES,
+        }
+    ),
 }
-"""Task -> types of model that transformers has a class for."""
+"""Task -> types of model that transformers has a class for, or of images at least a backbone."""
 TASKS = tuple(NAMES)
 TIME_LIMIT_S = 120
 

@@ -31,6 +31,8 @@ class InputSpec:
     """Maximum number of tokens of a sample."""
     image_size: int | None = None
     """Side in pixels; None: the size of the model's image processor, or of the images themselves."""
+    patches: tuple[int, int] | None = None
+    """Of a model for images of any shape: side of a patch in pixels, and number of patches at most; None: another."""
     channels: int = 3
     image_mean: tuple[float, ...] = (0.5,)
     """Subtracted from every channel (values 0..1) before dividing by image_std; one number, or one per channel."""

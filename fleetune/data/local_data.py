@@ -84,7 +84,7 @@ def prepare(asked: Preparation, folder: Path) -> LocalSource:
     if not (folder / "data.json").exists():
         write_data(asked, folder)
     data = PreparedData(folder)
-    shapes = {array.shape[2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS}
+    shapes = {array.shape[-2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS}
     if shapes - {asked.shared.image_shape}:
         sizes = ", ".join(" x ".join(map(str, shape)) for shape in (*shapes, asked.shared.image_shape))
         raise Refused(f"its images and those of data.source have different sizes: {sizes}; set data.image_size")

@@ -18,6 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 INFO = "data.json"
 TOKENIZER, IMAGE_PROCESSOR = "tokenizer", "image_processor"
 IDS, MASK, LABELS, PIXELS = "input_ids", "attention_mask", "labels", "pixel_values"
+PATCH_MASK, PATCH_GRID = "pixel_attention_mask", "spatial_shapes"
 POSITIONS, DECODER_IDS = "position_ids", "decoder_input_ids"
 """Names of the arrays. Packed rows have positions, which begin anew with each sample, instead of a mask."""
 COUNTED_ROWS = 4096
@@ -153,8 +154,10 @@ class PreparedData:
         int64, pixels as stored.
 
         Text: input_ids, attention_mask (packed: position_ids) [rows, length]; images: pixel_values [rows, channels,
-        height, width]; labels [rows] (causal-lm: [rows, length], -100 at positions that the loss ignores). For seq2seq
-        decoder_input_ids and labels are [rows, target length].
+        height, width]; of images of any shape: pixel_values [rows, patches, numbers of a patch], pixel_attention_mask
+        [rows, patches], spatial_shapes [rows, 2] (rows and columns of patches); labels [rows] (causal-lm: [rows,
+        length], -100 at positions that the loss ignores). For seq2seq decoder_input_ids and labels are [rows, target
+        length].
         """
         chosen = np.asarray(indices, dtype=np.int64)
         wanted = {name: array for name, array in self._of(split).items() if names is None or name in names}

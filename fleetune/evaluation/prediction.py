@@ -14,7 +14,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number, predicts_tokens
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
-from fleetune.data.image_processor import open_image_processor
+from fleetune.data.image_processor import reopen_image_processor, stacked
 from fleetune.data.prepared_data import IDS, MASK, PIXELS, Array, PreparedData
 from fleetune.data.tokenization import check_ids, encode, open_tokenizer
 from fleetune.errors import Refused
@@ -99,19 +99,18 @@ class Predictor:
         shape = self.data.shape(PIXELS)
         if self.data.processing is None:
             raise Refused(f"{self.data.folder}: it has no image processor, as older versions wrote none; run it again")
-        spec = InputSpec(task=self.data.task, image_processor=self.data.processing, channels=shape[0])
-        processor = open_image_processor(spec, None, (shape[1], shape[2]))
+        processor = reopen_image_processor(self.data.processing, shape)
         floats = next(self.model.parameters()).dtype
 
         def rows(chunk: list[Example]) -> dict[str, Array]:
-            made = [processor.pixels(each) for each in chunk]
-            for example, pixels in zip(chunk, made, strict=True):
-                if pixels.shape != shape:
-                    raise Refused(
-                        f"{example.location}: it becomes {list(pixels.shape)}, and images of training became "
-                        f"{list(shape)}; crop it to their shape"
-                    )
-            return {PIXELS: np.stack(made).astype(str(floats).removeprefix("torch."))}
+            made = stacked(processor, chunk)
+            if made[PIXELS].shape[1:] != shape:
+                raise Refused(
+                    f"{chunk[0].location}: it becomes {list(made[PIXELS].shape[1:])}, and images of training became "
+                    f"{list(shape)}; crop it to their shape"
+                )
+            precision = str(floats).removeprefix("torch.")
+            return {name: array.astype(precision if name == PIXELS else np.int64) for name, array in made.items()}
 
         return rows
 

@@ -20,7 +20,7 @@ from transformers.utils import logging
 from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
-from fleetune.contracts.tasks import head_of, predicts_labels, predicts_number, predicts_tokens
+from fleetune.contracts.tasks import predicts_labels, predicts_number, predicts_tokens
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, first_line
 from fleetune.evaluation.token_loss import samples_at_once, summed_loss
@@ -28,8 +28,9 @@ from fleetune.models.export import copy_tokenizer
 from fleetune.models.generation_settings import generating_configuration, save_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets
+from fleetune.models.model_class import model_class
 from fleetune.models.nf4 import PACKED, rounded
-from fleetune.models.skeleton import AUTO, DTYPES, saved_configuration, skeleton
+from fleetune.models.skeleton import DTYPES, saved_configuration, skeleton
 from fleetune.models.source import source_folder
 from fleetune.models.units import tied_adapter_layers
 
@@ -102,7 +103,7 @@ def load_trained_model(folder: Path, task: str) -> nn.Module:
     """Load the model of a standard Hugging Face folder; Refused, naming the file, if one is missing or damaged."""
     stored = _weight_files(folder)
     try:
-        model, found = AUTO[head_of(task)].from_pretrained(
+        model, found = model_class(saved_configuration(folder), task).from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError, KeyError) as error:
@@ -122,7 +123,7 @@ def load_base_model(config: PretrainedConfig, request: ModelRequest, adapter: Pa
     source = source_folder(request)
     assert source is not None, "a model of random weights has no files"
     dtype = DTYPES[request.precision]
-    model, found = AUTO[head_of(request.task)].from_pretrained(
+    model, found = model_class(config, request.task).from_pretrained(
         source,
         config=config,
         dtype=dtype,

@@ -12,7 +12,9 @@ from transformers import PretrainedConfig
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
+from fleetune.models import pooled_classifier
 from fleetune.models.generation_settings import generating_configuration, save_model
+from fleetune.models.model_class import IMAGE
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
 from fleetune.models.weights import WeightReader, base_name, fill_model
@@ -60,7 +62,8 @@ def export_model(
             model.peft_config["default"].revision = request.revision
             model.save_pretrained(target, save_embedding_layers=False)
             written.save_pretrained(target)  # PEFT does not save labels
-            (target / "README.md").write_text(adapter_readme(request, named), encoding="utf-8")
+            own = pooled_classifier.needs_pooled_classifier(config) and head_of(request.task) == IMAGE
+            (target / "README.md").write_text(adapter_readme(request, named, own), encoding="utf-8")
         else:
             save_model(model, written, source_folder(request), target)
     return target
@@ -104,10 +107,17 @@ LOADERS = {
 }
 
 
-def adapter_readme(request: ModelRequest, base: str) -> str:
+OWN_CLASS = """
+transformers has no image classifier of this base. Its class is in the package `fleetune`, which must be installed where
+the code below runs.
+"""
+
+
+def adapter_readme(request: ModelRequest, base: str, own_class: bool = False) -> str:
     """Return the adapter's README as Markdown: the base it needs, its location, and code that loads both.
 
     base: the base as in adapter_config.json: a name on the hub, a folder, or a folder beside the adapter.
+    own_class: the model's class is one of this package.
     """
     where, on_hub = _where(request, base)
     head = "\n".join(["---", *([f"base_model: {base}"] if on_hub else []), "library_name: peft", "---"])
@@ -116,11 +126,11 @@ def adapter_readme(request: ModelRequest, base: str) -> str:
 # LoRA adapter for {request.task}
 
 Base model: {where}
-{_of_base(request)}
+{_of_base(request)}{OWN_CLASS if own_class else ""}
 Everything that the base does not have (the task's head, for one) is in this folder; `config.json` has the labels.
 
 ```python
-{_code(request, base)}
+{_code(request, base, own_class)}
 ```
 """
 
@@ -157,7 +167,7 @@ def _where(request: ModelRequest, base: str) -> tuple[str, bool]:
     )
 
 
-def _code(request: ModelRequest, base: str) -> str:
+def _code(request: ModelRequest, base: str, own_class: bool) -> str:
     loader = LOADERS[head_of(request.task)]
     enter = ["import os", ""] if base.startswith("..") else []
     there = ["os.chdir(folder)  # its base is named from there", 'folder = "."'] if base.startswith("..") else []
@@ -168,6 +178,8 @@ def _code(request: ModelRequest, base: str) -> str:
         labels = ["config = AutoConfig.from_pretrained(folder)"]
         padding = ", pad_token_id=config.pad_token_id" if request.task in TEXT_TASKS else ""
         more = f", id2label=config.id2label, label2id=config.label2id{padding}, ignore_mismatched_sizes=True"
+    if own_class:
+        more += f', import_allowlist=["{pooled_classifier.__name__}"]'
     lines = [
         *enter,
         f"from peft import {loader}",

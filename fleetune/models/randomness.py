@@ -138,6 +138,10 @@ class ShardedDraws(TorchFunctionMode):
     def rand(self, func: Any, drawn: torch.Tensor, *size: Any, **kwargs: Any) -> torch.Tensor:
         return self._shard_of(drawn, torch.Tensor.uniform_ if func is torch.rand else torch.Tensor.normal_)
 
+    def filled(self, func: Any, drawn: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Fill a tensor in place; one without samples, as a move of all positions, gets the same on each device."""
+        return tensor.copy_(self._shard_of(tensor, lambda whole: func(whole, *args, **kwargs)))
+
 
 class WithoutDropout(TorchFunctionMode):
     """Dropout lets everything through, also where it was recorded as one of training."""
@@ -202,6 +206,10 @@ def _of_rand(*size: Any, **kwargs: Any) -> Any:
     return torch.empty(*size, **kwargs)
 
 
+def _of_filled(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return tensor
+
+
 def _generator_state() -> torch.Tensor:
     """Return the state of the generators, which changes with every draw."""
     state: torch.Tensor = torch.default_generator.get_state()
@@ -232,6 +240,8 @@ _RULES: dict[Any, Any] = {
     torch.nn.functional.scaled_dot_product_attention: ShardedDraws.attention,
     torch.rand: ShardedDraws.rand,
     torch.randn: ShardedDraws.rand,
+    torch.Tensor.uniform_: ShardedDraws.filled,
+    torch.Tensor.normal_: ShardedDraws.filled,
 }
 _DRAWN: dict[Any, Any] = {
     torch.nn.functional.dropout: _of_dropout,
@@ -239,4 +249,6 @@ _DRAWN: dict[Any, Any] = {
     torch.nn.functional.scaled_dot_product_attention: _attention_weights,
     torch.rand: _of_rand,
     torch.randn: _of_rand,
+    torch.Tensor.uniform_: _of_filled,
+    torch.Tensor.normal_: _of_filled,
 }

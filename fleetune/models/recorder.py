@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
+from transformers import pytorch_utils
 
 from fleetune.errors import Refused
 from fleetune.models import graph as g
@@ -44,14 +45,7 @@ def record_model(
         substitutes = _fake_state(model, fake, recorder, dtype)
         for key, value in inputs.items():
             recorder.keep_input(key, value)
-        with (
-            stateless._reparametrize_module(model, substitutes),
-            enable_python_dispatcher(),
-            fake,
-            recorder,
-            _module_calls_go_to(recorder),
-            _custom_gradients_go_to(recorder),
-        ):
+        with _recording(model, substitutes, fake, recorder):
             result = model(**inputs)
             recorder.refuse_branches()
         logits = result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0]
@@ -96,14 +90,7 @@ def record_call(
         args, kwargs = bind_argument((node.args, node.kwargs), given, SizeEvaluator(graph.batch), RECORDED_SAMPLES)
         for number, value in given.items():
             recorder.keep_input(str(number), value)
-        with (
-            stateless._reparametrize_module(module, substitutes),
-            enable_python_dispatcher(),
-            fake,
-            recorder,
-            _module_calls_go_to(recorder),
-            _custom_gradients_go_to(recorder),
-        ):
+        with _recording(module, substitutes, fake, recorder):
             result = module(*args, **kwargs)
             recorder.refuse_branches()
         written = recorder.write(result)
@@ -150,6 +137,34 @@ def _fake_state(
                 recorder.parameters[id(made[id(tensor)])] = name
             stand_ins[name] = made[id(tensor)]
     return stand_ins
+
+
+@contextlib.contextmanager
+def _recording(
+    module: nn.Module, substitutes: dict[str, torch.Tensor], fake: FakeTensorMode, recorder: Recording
+) -> Iterator[None]:
+    """Have the recorder see all that the module does with fake parameters inside the context."""
+    with (
+        stateless._reparametrize_module(module, substitutes),
+        enable_python_dispatcher(),
+        fake,
+        recorder,
+        _module_calls_go_to(recorder),
+        _custom_gradients_go_to(recorder),
+        _uncached(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _uncached() -> Iterator[None]:
+    """Have transformers' models compute what they would keep for later calls, where a fake tensor must not turn up."""
+    original = pytorch_utils.is_torchdynamo_compiling
+    pytorch_utils.is_torchdynamo_compiling = lambda: True
+    try:
+        yield
+    finally:
+        pytorch_utils.is_torchdynamo_compiling = original
 
 
 @contextlib.contextmanager

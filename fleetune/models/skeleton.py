@@ -6,31 +6,19 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.contracts.tasks import head_of, predicts_tokens
 from fleetune.errors import Refused
 from fleetune.models.compute_copies import computed_type, halved_parameters
 from fleetune.models.experts import use_recordable_experts
+from fleetune.models.model_class import model_class
+from fleetune.models.naflex import use_recordable_positions
 from fleetune.models.nf4 import pack_frozen_layers
 from fleetune.models.source import source_folder, weight_files
 from fleetune.models.weights import available_names
 
-AUTO = {
-    "sequence-classification": AutoModelForSequenceClassification,
-    "image-classification": AutoModelForImageClassification,
-    "causal-lm": AutoModelForCausalLM,
-    "seq2seq": AutoModelForSeq2SeqLM,
-}
 PEFT_TASKS = {"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM", "seq2seq": "SEQ_2_SEQ_LM"}
 HEADS = ("classifier", "score")  # names of the head in classification models
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -43,12 +31,12 @@ def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrained
     use_recordable_experts(config)
     try:
         with torch.device("meta"):
-            model = AUTO[head_of(request.task)].from_config(
-                config, dtype=DTYPES[request.precision], trust_remote_code=False
-            )
+            made = model_class(config, request.task)
+            model = made.from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)
     except Exception as error:  # unknown task, inconsistent settings or a missing package
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise Refused(f"model: {type(config).__name__} cannot do {request.task} ({reason})") from None
+    use_recordable_positions(model)
     return model.train()
 
 

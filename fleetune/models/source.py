@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PACKAGE = "package:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
+ANY_SHAPE = "siglip2"
+"""The type of a model that is given an image's patches and their places, and so images of any shape."""
 SCALED_OTHERWISE = {"aya_vision", "cohere2_vision"}
 """Models whose text part by itself computes other logits than the whole model does of a text."""
 IGNORED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".ot", ".pkl", ".pyc")
@@ -190,7 +192,8 @@ def input_spec(request: ModelRequest) -> InputSpec:
         positions = None
     if positions and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
         positions -= int(config.pad_token_id or 0) + 1  # their positions start after the padding index
-    if head_of(request.task) == "image-classification" and size is None and not has_processor:
+    any_shape = config.vision_config if config.model_type == ANY_SHAPE else None
+    if head_of(request.task) == "image-classification" and size is None and not has_processor and not any_shape:
         size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
     return InputSpec(
         task=request.task,
@@ -200,7 +203,8 @@ def input_spec(request: ModelRequest) -> InputSpec:
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None) if request.task == SEQ2SEQ else None,
         max_positions=positions,
         image_size=size,
-        channels=int(getattr(config, "num_channels", 3)),
+        patches=(any_shape.patch_size, any_shape.num_patches) if any_shape else None,
+        channels=int(getattr(any_shape or config, "num_channels", 3)),
         labels=_class_names(config, request),
         image_processor=folder if has_processor else None,
         precision=request.precision,
@@ -288,7 +292,7 @@ def _for_training(
             if given or getattr(part, "pad_token_id", None) is None:
                 part.pad_token_id = pad_token_id or 0
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = config.pad_token_id  # as T5's folders have it
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None)  # as T5's folders have it
     _refuse_router_loss(config)
     return config
 

@@ -92,7 +92,7 @@ def prepare_on_devices(work: DeviceWork, common: Path, seed: int) -> dict[str, t
     agreed, spec = data.info.local, input_spec(with_local_source(work.model))
     if agreed is None:
         raise Refused(f"{common}: prepared without data.local; prepare the data again")
-    shapes = [array.shape[2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS]
+    shapes = [array.shape[-2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS]
     digests = {each.device: each.digest for each in agreed.sources}
     commands, folders = {}, {}
     for device, source in work.sources.items():

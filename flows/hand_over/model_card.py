@@ -21,6 +21,21 @@ PIPELINES = {
     "seq2seq": "text2text-generation",
 }
 
+POOLED = """transformers has no image classifier of this kind: it loads the backbone, and the head is a linear layer.
+
+```python
+import torch
+from safetensors.torch import load_file
+from transformers import AutoImageProcessor, AutoModel
+
+folder = "this folder"
+backbone, tensors = AutoModel.from_pretrained(folder), load_file(f"{folder}/model.safetensors")
+head = torch.nn.Linear(*reversed(tensors["classifier.weight"].shape))
+head.load_state_dict({name: tensors[f"classifier.{name}"] for name in ("weight", "bias")})
+pixels = AutoImageProcessor.from_pretrained(folder)(image, return_tensors="pt")  # DINOv3's needs torchvision
+label = backbone.config.id2label[int(head(backbone(**pixels).pooler_output).argmax())]
+```"""
+
 
 def model_card(found: TrainedRun, adapter_note: str = "") -> str:
     """Return the card as Markdown.
@@ -34,7 +49,7 @@ def model_card(found: TrainedRun, adapter_note: str = "") -> str:
                 f"---\n{_metadata(found, data, bool(adapter_note)).to_yaml()}\n---",
                 f"# {config.name}",
                 _base(config, bool(adapter_note)),
-                adapter_note or _code(config),
+                adapter_note or _code(found),
                 "## Data",
                 f"{data.info.source}: {data.describe_sizes()} (sha256 of the content: `{data.info.digest}`). "
                 f"{'. '.join(data.info.notes)}".rstrip(),
@@ -86,8 +101,15 @@ def _base(config: RunConfig, adapter: bool) -> str:
     return f"{kind} for {config.model.task}, fine-tuned from {start} by Fleetune."
 
 
-def _code(config: RunConfig) -> str:
-    name = CLASSES[head_of(config.model.task)]
+def _code(found: TrainedRun) -> str:
+    from fleetune.models.model_class import IMAGE  # takes seconds to import, as transformers does
+    from fleetune.models.pooled_classifier import needs_pooled_classifier
+    from fleetune.models.skeleton import saved_configuration
+
+    head = head_of(found.run.config.model.task)
+    if head == IMAGE and needs_pooled_classifier(saved_configuration(found.model / "model")):
+        return POOLED
+    name = CLASSES[head]
     return f'```python\nfrom transformers import {name}\n\nmodel = {name}.from_pretrained("this folder")\n```'
 
 

@@ -131,6 +131,13 @@ def test_an_adapter_folder_gives_the_trained_logits(from_folder: bool, tmp_path:
 
 DEBERTA = Family("deberta", TEXT, {"model_type": "deberta-v2", **ENCODER})
 
+DINOV3 = Family(
+    "dinov3", IMAGE,
+    {"model_type": "dinov3_vit", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+     "intermediate_size": 64, "image_size": 16, "patch_size": 4},
+)  # fmt: skip
+"""transformers has no classifier of it."""
+
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(
@@ -139,8 +146,9 @@ DEBERTA = Family("deberta", TEXT, {"model_type": "deberta-v2", **ENCODER})
         (BY_NAME["bert"], ("query", "value"), AutoModelForSequenceClassification, []),
         (DEBERTA, ("query_proj",), AutoModel, ["pooler.dense"]),
         (BY_NAME["vit"], ("q_proj",), AutoModelForImageClassification, []),
+        (DINOV3, ("q_proj",), AutoModel, []),
     ],
-    ids=["bert", "deberta", "vit"],
+    ids=["bert", "deberta", "vit", "dinov3"],
 )
 def test_an_adapter_is_loaded_by_the_code_of_its_readme(
     family: Family, targets: tuple[str, ...], auto: Any, drawn: list[str], tmp_path: Path
@@ -155,6 +163,7 @@ def test_an_adapter_is_loaded_by_the_code_of_its_readme(
     saved = json.loads((folder / "adapter_config.json").read_text())["modules_to_save"]
     assert set(saved) - {"score"} == {"classifier", *drawn}
     text = (folder / "README.md").read_text()
+    assert ("the package `fleetune`, which must be installed" in text) == (family is DINOV3)
     assert f"the folder `{tmp_path / 'pretrained'}`" in text
     code = text.split("```python\n")[1].split("```")[0].replace('"adapter"', repr(str(folder)))
     found: dict[str, Any] = {}

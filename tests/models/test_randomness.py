@@ -105,6 +105,23 @@ def test_a_device_draws_its_rows_of_the_whole(call: Callable[[Tensor], Tensor], 
     assert torch.equal(whole, sliced)
 
 
+@pytest.mark.parametrize("own", [OWN, 1])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x + torch.empty_like(x).uniform_(-2, 2),
+        lambda x: x * x.new_empty((x.shape[0], 1, 1)).normal_(mean=1.0, std=0.2),
+        lambda x: x * torch.empty((1, 6)).uniform_(-0.5, 0.5).exp(),  # the same for all samples
+        lambda x: x + torch.empty(1).normal_(0.0, 3.0),
+    ],
+    ids=["uniform", "normal", "uniform for all", "normal for all"],
+)
+def test_a_tensor_that_is_filled_in_place_is_drawn_alike(call: Callable[[Tensor], Tensor], own: int) -> None:
+    """Bug: DINOv3 moves the places of all patches by random numbers, and could not be profiled."""
+    whole, sliced = both(call, INPUT, own=own)
+    assert torch.equal(whole, sliced)
+
+
 @pytest.mark.parametrize("masks", ["none", "bool", "float", "lowest", "causal", "scaled"])
 def test_attention_with_dropout_draws_its_rows_of_the_whole(masks: str) -> None:
     """Every kind of mask works, fully masked rows included."""
@@ -145,7 +162,7 @@ def test_attention_with_shared_heads_draws_its_rows_of_the_whole() -> None:
     "call",
     [
         lambda x: x.sigmoid().bernoulli(),
-        lambda x: torch.empty_like(x).uniform_(),
+        lambda x: torch.empty_like(x).exponential_(),
         lambda x: x + torch.rand_like(x),
         lambda x: x + torch.randint(0, 9, x.shape),
         lambda x: x[:, torch.randperm(4)],

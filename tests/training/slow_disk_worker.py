@@ -35,6 +35,7 @@ class SlowDiskExchange(Exchange):
     def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device) -> None:
         super().__init__(endpoint, coordinator, device)
         self._begun: dict[int, threading.Event] = defaultdict(threading.Event)
+        self._written: dict[int, threading.Event] = defaultdict(threading.Event)
 
     def start_round(self, round: int) -> None:
         """Begin a round."""
@@ -45,7 +46,11 @@ class SlowDiskExchange(Exchange):
         """Send a message to the coordinator."""
         if kind == "saved" and header["rounds"] < LAST and not self._begun[header["rounds"]].wait(PATIENCE_S):
             raise TryAgain(f"round {header['rounds']} waits for the checkpoint before it")
+        if kind == "ready" and header["round"] == LAST - 1:  # the last checkpoint would take the place of this one
+            self._written[LAST - 1].wait(PATIENCE_S)
         super().send_control(kind, header, *parts)
+        if kind == "saved":
+            self._written[header["rounds"]].set()
 
 
 if __name__ == "__main__":

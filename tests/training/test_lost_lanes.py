@@ -1,5 +1,6 @@
 """Trainings of several lanes that lose a device go on: without its samples if it owned some, else to equal weights."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_lost_helpers_clients_go_on_to_the_same_weights(
     run_plan(ready, made, TRAINING, tmp_path / "whole")
     _, said = losing(ready, made, tmp_path / "lost", helpers.get("z", "h"))
     assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")
-    assert any("the checkpoint is read, 1 round run again" in each for each in said), said
+    assert any(re.search("the checkpoint is read, [12] rounds? run again", each) for each in said), said
     assert not any("left out" in each for each in said), said
 
 

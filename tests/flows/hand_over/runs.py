@@ -6,6 +6,7 @@ from typing import Any
 
 from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
+from fleetune.contracts.tasks import TEXT_TASKS
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.skeleton import canonical_names, saved_configuration
@@ -28,9 +29,10 @@ def base_folder(folder: Path) -> ModelRequest:
 
 
 def run_of(folder: Path, request: ModelRequest) -> tuple[TrainedRun, Any]:
-    """The run, whose checkpoint is written as training writes it, and its model in memory."""
+    """The run, whose checkpoint is written as training writes it, and its model in memory. Its data are texts, also
+    where the model reads images."""
     start = model_folder(folder / "model-artifact", request)
-    data = text_data(folder / "data", request.task)
+    data = text_data(folder / "data", request.task if request.task in TEXT_TASKS else WHOLE.task)
     model = moved(started(start, request))
     names = canonical_names(model)
     tensors = {names[name]: tensor.detach() for name, tensor in model.named_parameters() if tensor.requires_grad}

@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import LocalTokenNotFoundError
 
+from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.models.source import configuration
@@ -22,6 +23,7 @@ from tests.drawing.contents import content
 from tests.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+DINO_LORA = Lora(r=2, targets=("q_proj",))
 IDS = {"input_ids": torch.arange(5, 17).reshape(2, 6)}
 
 
@@ -44,6 +46,26 @@ def test_a_merged_model_is_loaded_by_transformers_alone(kind: str, tmp_path: Pat
     assert loaded.config.id2label == {0: "odd", 1: "even", 2: "prime"}
     assert AutoTokenizer.from_pretrained(folder)("odd")["input_ids"]
     assert not [name for name in loaded.state_dict() if "lora" in name]
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_classifier_that_transformers_lacks_is_loaded_by_the_code_of_its_card(merge: bool, tmp_path: Path) -> None:
+    """DINOv3: plain transformers loads the backbone, the card's lines add the head, and the best label is the run's."""
+    request = ModelRequest(
+        task="image-classification", config=small_config("dinov3_vit"), lora=DINO_LORA if merge else None
+    )
+    found, model = run_of(tmp_path, request)
+    folder = export(found, tmp_path / "out", merge=merge)
+    text = (folder / "README.md").read_text()
+    code = text.partition("```python\n")[2].partition("```")[0].replace("this folder", str(folder))
+    processed = 'AutoImageProcessor.from_pretrained(folder)(image, return_tensors="pt")'
+    assert processed in code, "its own processor needs torchvision, which is not installed"
+    for number in range(3):
+        pixels = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(number))
+        told: dict[str, Any] = {"given": {"pixel_values": pixels}}
+        exec(code.replace(processed, "given"), told)
+        with torch.no_grad():
+            assert told["label"] == model.config.id2label[int(model(pixels).logits.argmax())]
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
