@@ -48,12 +48,18 @@ def start(
             arguments=("--task", str(work / TASK)),
             preloads=WORKER_MODULES if "torch" in spec.packages else (),
             forks=not spec.image,
+            warms_up=_model_of(task) if "model" in spec.inputs and not spec.image else (),
             given_up=given_up,
             log=work / LOG,
             reads=(*map(Path, task.inputs.values()), *reads),
             writes=(work,),
         )
     )
+
+
+def _model_of(task: StageTask) -> tuple[str, ...]:
+    """What the server of a stage's workers makes before they are forked."""
+    return "fleetune.training.described_model", task.inputs["model"], json.dumps(task.config["model"])
 
 
 def listen_to_end(spec: StageSpec, job: Job, listen: EventListener, resumed: Callable[[str], None]) -> None:

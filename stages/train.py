@@ -10,11 +10,10 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import open_sites
 from fleetune.launching.placement import FleetPlacement
-from fleetune.preparation.local_data import DeviceWork
 from fleetune.training import coordinator
-from fleetune.training.local_data import prepare_own_data
 from fleetune.training.task import TrainingTask
 from stages.entry_point import StageContext, main
+from stages.own_data import own_data
 from stages.reviser import replanning
 from stages.scoring import scorer
 
@@ -26,16 +25,15 @@ def train(context: StageContext, change: Callable[[TrainingTask], TrainingTask] 
     fleet.check_real()
     with open_sites(FleetPlacement.from_fleet(fleet), channel.note) as sites:
         plan = json_io.read(PlanResult, context.input("plan") / "plan.json")
-        model, sources = json_io.load(ModelRequest, config["model"], "model"), config.get("data", {}).get("local", {})
+        model = json_io.load(ModelRequest, config["model"], "model")
         profile = json_io.read(Profile, context.input("profile") / "profile.json")
-        own = DeviceWork(sites=sites, sources=sources, model=model, work=context.work, progress=channel.progress)
         task = TrainingTask(
             plan=plan,
             fleet=fleet,
             profile=profile,
             model_folder=context.input("model"),
             data_folder=context.input("data"),
-            local=prepare_own_data(own, plan.plan, context.input("data"), seed, channel.note),
+            local=own_data(context, sites, model, plan.plan),
             model=model,
             training=json_io.load(TrainingRequest, config["training"], "training"),
             seed=seed,

@@ -12,9 +12,10 @@ server's side; `fleetune.launching.forking` is the launcher's. Messages are JSON
 
 It forks only while it has a single thread, since a fork copies locks that other threads hold. Children die with the
 server and the server with its launcher, as child.py arranges; SIGTERM, which a machine that shuts down sends to all
-processes, ends a server only after its children, since these still write. A child that
-starts children of its own is born with a server for these, forked from it before anything else runs. Not used:
-multiprocessing's forkserver, which pickles, and whose children have neither streams nor an environment of their own.
+processes, ends a server only after its children, since these still write. A child that starts children of its own is
+born with a server for these, forked from it before anything else runs. What they would each make anew, this server
+makes once, beside the first steps of its launcher (`warm_up`). Not used: multiprocessing's forkserver, which pickles,
+and whose children have neither streams nor an environment of their own.
 """
 
 import atexit
@@ -28,6 +29,7 @@ import selectors
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ def main() -> None:
     request = ForkServer(door).serve() if _preload(door, modules) else None
     while request is not None:
         _settle(request)
-        inner = _fork_own_server(modules, code) if request["forks"] else None
+        inner = _fork_own_server(modules, code, request["warms_up"]) if request["forks"] else None
         if inner is None:
             end.code = 1
             _run(request, end)
@@ -83,11 +85,16 @@ def _preload(door: socket.socket, modules: list[str]) -> bool:
     except ImportError:
         able = False  # the launcher starts the child without a server, and its log says what is missing
     else:
-        able = len(os.listdir("/proc/self/task")) == 1 and hasattr(os, "pidfd_open")
-    gc.collect()
-    gc.freeze()  # a collection in a child would write to, and so copy, all that is shared
+        able = _can_fork()
     _say(door, event="ready", able=able)
     return able
+
+
+def _can_fork() -> bool:
+    """Share all that was made so far with children; returns whether they could be forked safely."""
+    gc.collect()
+    gc.freeze()  # a collection in a child would write to, and so copy, all that is shared
+    return len(os.listdir("/proc/self/task")) == 1 and hasattr(os, "pidfd_open")
 
 
 class ForkServer:
@@ -214,8 +221,11 @@ def _settle(request: dict[str, Any]) -> None:
             libc.mallopt(option, value if value < 1 << 31 else -1)  # an int; -1 is the largest size
 
 
-def _fork_own_server(modules: list[str], code: str) -> dict[str, Any] | None:
-    """Fork a server for the children of this process from what it has imported; in those, returns their request."""
+def _fork_own_server(modules: list[str], code: str, warms_up: list[str]) -> dict[str, Any] | None:
+    """Fork a server for the children of this process from what it has imported; in those, returns their request.
+
+    What the server warms up, it does beside this process.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     pid = os.fork()
@@ -231,11 +241,21 @@ def _fork_own_server(modules: list[str], code: str) -> dict[str, Any] | None:
         os.dup2(nothing, stream)
     os.close(nothing)
     setproctitle(f"{sys.executable} -m {SERVER}")
-    _say(theirs, event="ready", able=True)
-    request = ForkServer(theirs).serve()
+    able = _warm_up(*warms_up) if warms_up else True
+    _say(theirs, event="ready", able=able)
+    request = ForkServer(theirs).serve() if able else None
     if request is None:
         os._exit(0)
     return request
+
+
+def _warm_up(module: str, *arguments: str) -> bool:
+    """Call a module's `warm_up`; returns whether children can still be forked. They meet its error themselves."""
+    try:
+        importlib.import_module(module).warm_up(*arguments)
+    except Exception:
+        traceback.print_exc()
+    return _can_fork()
 
 
 def _run(request: dict[str, Any], end: QuickEnd) -> None:

@@ -48,6 +48,8 @@ class Start:
     environment: Mapping[str, str]
     forks: bool
     """True if it will fork children of its own."""
+    warms_up: tuple[str, ...] = ()
+    """What the server of these calls before it forks them; see `Command.warms_up`."""
     has_input: bool
     """True if its stdin is a pipe; otherwise it is empty."""
 
@@ -280,7 +282,7 @@ def _request(start: Start) -> int:
     descriptor = os.memfd_create("fleetune-start", os.MFD_CLOEXEC)
     request = {"arguments": start.arguments, "environment": dict(start.environment), "folder": os.getcwd()}
     with open(descriptor, "wb", closefd=False) as file:
-        file.write(json.dumps({**request, "forks": start.forks}).encode())
+        file.write(json.dumps({**request, "forks": start.forks, "warms_up": start.warms_up}).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 

@@ -61,6 +61,9 @@ class Command:
     """Modules that it needs, which a launcher of processes imports once for several of them."""
     forks: bool = False
     """True if it starts commands that preload the same modules."""
+    warms_up: tuple[str, ...] = ()
+    """Module and arguments: its function `warm_up` is called with these where the commands that it starts are forked
+    from, so that they find what it keeps."""
     given_up: Callable[[], bool] = field(default=_never, repr=False, compare=False)
     """True once it is to be stopped, maybe before it was started; asked while `preloads` are imported, which takes
     seconds."""

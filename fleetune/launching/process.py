@@ -193,7 +193,11 @@ def _start(command: Command, log: IO[bytes]) -> "SpawnedChild | ForkedChild":
     arguments = (command.module, *command.arguments)
     if command.preloads:
         start = Start(
-            arguments=arguments, environment=environment, forks=command.forks, has_input=bool(command.first_line)
+            arguments=arguments,
+            environment=environment,
+            forks=command.forks,
+            warms_up=command.warms_up,
+            has_input=bool(command.first_line),
         )
         if (forked := fork_child(start, command.preloads, log, _spawn_server, command.given_up)) is not None:
             return forked

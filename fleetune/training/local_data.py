@@ -8,6 +8,7 @@ inputs. Labels stay where the lane begins, because the lane ends there too.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -19,8 +20,10 @@ from fleetune.models import graph as g
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import crossing_values
-from fleetune.preparation.local_data import DeviceWork, prepare_on_devices
 from fleetune.training.task import DeviceData, TrainingTask
+
+if TYPE_CHECKING:
+    from fleetune.preparation.local_data import DeviceWork
 
 
 def raw_inputs(graph: g.Graph, skeleton: nn.Module) -> dict[int, frozenset[str]]:
@@ -63,14 +66,14 @@ def check_nothing_raw_leaves(task: TrainingTask) -> None:
 
 
 def prepare_own_data(
-    work: DeviceWork, plan: Plan, common: Path, seed: int, note: Callable[[str], None]
+    work: "DeviceWork", plan: Plan, common: Path, seed: int, note: Callable[[str], None]
 ) -> dict[str, DeviceData]:
-    """Have the devices on which lanes begin prepare data of their own; empty where `work` names no sources.
+    """Have the devices on which lanes begin prepare data of their own.
 
     common: see `prepare_on_devices`. `note` receives a sentence about sources that no lane uses.
     """
-    if not work.sources:
-        return {}
+    from fleetune.preparation.local_data import prepare_on_devices  # with all readers of data, which others do not need
+
     owners = {lane.segments[0].devices[0] for lane in plan.lanes}
     unused = ", ".join(sorted(set(work.sources) - owners))
     if unused:

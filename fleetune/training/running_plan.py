@@ -16,6 +16,7 @@ from fleetune.program import DeviceProgram
 from fleetune.recovery.holdings import SentBackup, Version, backups_of
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
+from fleetune.training.described_model import described
 from fleetune.training.exchange import Exchange, attempt_of
 from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
@@ -139,7 +140,7 @@ class PlanLoader:
     @cached_property
     def described(self) -> ModelDescription:
         """The prepared model."""
-        return ModelDescription(Path(self.task.model_folder), self.task.model)
+        return described(Path(self.task.model_folder), self.task.model)
 
     @cached_property
     def throttle(self) -> CpuThrottle:

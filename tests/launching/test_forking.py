@@ -58,6 +58,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         *arguments: str,
         preloads: tuple[str, ...] = ("slow",),
         forks: bool = False,
+        warms_up: tuple[str, ...] = (),
         given_up: Callable[[], bool] = lambda: False,
         **environment: str,
     ) -> Job:
@@ -71,6 +72,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             log=log,
             preloads=preloads,
             forks=forks,
+            warms_up=warms_up,
             given_up=given_up,
         )
         jobs.append(ProcessLauncher().start(command))
@@ -249,6 +251,28 @@ def test_children_of_children_import_nothing_again(start: Start, tmp_path: Path)
     assert job.wait(PATIENCE_S) == -signal.SIGKILL
     gone, left = psutil.wait_procs([server, *inner], PATIENCE_S)
     assert not left
+
+
+@pytest.mark.parametrize(
+    ("does", "forked"),
+    [("", True), ("raise ValueError('no such model')", True), ("threading.Thread(target=signal.pause).start()", False)],
+    ids=["returns", "fails", "leaves a thread"],
+)
+def test_what_children_would_each_make_is_made_once_where_they_are_forked_from(
+    does: str, forked: bool, start: Start, tmp_path: Path
+) -> None:
+    """It is called with its arguments, once for two children. Where it fails they are forked all the same, and the log
+    says why; where it leaves a thread, whose locks a fork would copy, they are started without a server.
+    """
+    made = f"import signal, threading\nMADE = []\ndef warm_up(*given):\n    MADE.append(given)\n    {does}\n"
+    (tmp_path / "warm.py").write_text(made)
+    (tmp_path / "inner.py").write_text("import os, warm\nprint(os.getppid(), warm.MADE, flush=True)\n")
+    job = start(STARTS_ANOTHER + "signal.pause()", forks=True, warms_up=("warm", "a", "b"), KIND="warm")
+    lines = job.lines()
+    found = [next(lines).split(maxsplit=2) for _ in range(2)]
+    assert [made for _, _, made in found] == [repr([("a", "b")] if forked else [])] * 2
+    assert [parent != str(job.pid) for _, parent, _ in found] == [forked] * 2
+    assert ("no such model" in (tmp_path / "script_0.log").read_text()) == ("raise" in does)
 
 
 def test_the_output_of_a_child_ends_with_it(start: Start, tmp_path: Path) -> None:
