@@ -48,7 +48,7 @@ def start(
             arguments=("--task", str(work / TASK)),
             preloads=WORKER_MODULES if "torch" in spec.packages else (),
             forks=not spec.image,
-            warms_up=_model_of(task) if "model" in spec.inputs and not spec.image else (),
+            warms_up=_model_of(spec, task),
             given_up=given_up,
             log=work / LOG,
             reads=(*map(Path, task.inputs.values()), *reads),
@@ -57,8 +57,10 @@ def start(
     )
 
 
-def _model_of(task: StageTask) -> tuple[str, ...]:
-    """What the server of a stage's workers makes before they are forked."""
+def _model_of(spec: StageSpec, task: StageTask) -> tuple[str, ...]:
+    """What is made once for all processes that a stage starts on devices; empty where these need no model."""
+    if spec.image or "model" not in task.inputs or "model" not in task.config:
+        return ()
     return "fleetune.training.described_model", task.inputs["model"], json.dumps(task.config["model"])
 
 

@@ -30,8 +30,9 @@ def resized_positions(grid: torch.Tensor, spatial_shapes: torch.Tensor, max_leng
     patch = torch.where(patch[None, :] < rows * columns, patch[None, :], 0)
     across = _triangle(torch.remainder(patch, columns), columns, side)
     down = _triangle(torch.div(patch, columns, rounding_mode="floor"), rows, side)
-    weights = (down[:, :, :, None] * across[:, :, None, :]).flatten(2).to(grid.dtype)
-    return weights @ grid.reshape(side * side, width)
+    exact = torch.promote_types(grid.dtype, torch.float32)  # as transformers does, for halved weights
+    weights = (down[:, :, :, None] * across[:, :, None, :]).flatten(2).to(exact)
+    return (weights @ grid.reshape(side * side, width).to(exact)).to(grid.dtype)
 
 
 def _triangle(index: torch.Tensor, new: torch.Tensor, old: int) -> torch.Tensor:

@@ -85,6 +85,8 @@ class DeviceFaults:
 
     faults: tuple[Fault, ...]
     marks: str
+    relayed: bool = False
+    """True if its links lead through relays whether or not one is to break, so that all its rounds take as long."""
 
 
 class FaultsAhead:
@@ -139,10 +141,10 @@ def happened(marks: Path, number: int) -> Mark | None:
 class FaultyLauncher:
     """Starts workers that meet faults, by another launcher, which starts all other commands as they are."""
 
-    def __init__(self, launcher: Launcher, faults: Sequence[Fault], marks: Path) -> None:
-        """marks: an absolute folder, which is made."""
+    def __init__(self, launcher: Launcher, faults: Sequence[Fault], marks: Path, relayed: bool = False) -> None:
+        """marks: an absolute folder, which is made. relayed: see `DeviceFaults`; of devices without faults, too."""
         marks.mkdir(parents=True, exist_ok=True)
-        self._launcher, self._faults, self._marks = launcher, faults, marks
+        self._launcher, self._faults, self._marks, self._relayed = launcher, faults, marks, relayed
 
     def start(self, command: Command) -> Job:
         """Start a command; TryAgain when the place cannot."""
@@ -154,9 +156,10 @@ class FaultyLauncher:
             for fault in self._faults
             if fault.device == task.parent.name and happened(self._marks, fault.number) is None
         )
-        if not own:
+        if not own and not self._relayed:
             return self._launcher.start(command)
-        json_io.write(DeviceFaults(faults=own, marks=str(self._marks)), task.with_name(FAULTS))
+        told = DeviceFaults(faults=own, marks=str(self._marks), relayed=self._relayed)
+        json_io.write(told, task.with_name(FAULTS))
         job = self._launcher.start(replace(command, module=WORKER_WITH_FAULTS))
         if any(fault.frozen_s is not None for fault in own):
             threading.Thread(target=self._thaw, args=(own, job), name="thaw", daemon=True).start()
@@ -178,13 +181,13 @@ class FaultyLauncher:
 class FaultySites:
     """Sites of a fleet whose workers meet faults."""
 
-    def __init__(self, sites: Sites, faults: Sequence[Fault], marks: Path) -> None:
-        self._sites, self._faults, self._marks = sites, faults, marks
+    def __init__(self, sites: Sites, faults: Sequence[Fault], marks: Path, relayed: bool = False) -> None:
+        self._sites, self._faults, self._marks, self._relayed = sites, faults, marks, relayed
         self.listen = sites.listen
 
     def launcher(self, device: str) -> Launcher:
         """The launcher that starts commands at a device."""
-        return FaultyLauncher(self._sites.launcher(device), self._faults, self._marks)
+        return FaultyLauncher(self._sites.launcher(device), self._faults, self._marks, self._relayed)
 
     def listen_settings(self, device: str) -> ListenSettings:
         """Settings of the links of a process at a device."""

@@ -57,7 +57,7 @@ class FaultyExchange(Exchange):
 
     def __init__(self, endpoint: Endpoint, coordinator: str, device: torch.device, faults: DeviceFaults) -> None:
         super().__init__(endpoint, coordinator, device)
-        self._faults = FaultsAhead(faults)
+        self._faults, self._relayed = FaultsAhead(faults), faults.relayed
         self._relays: dict[str, Relay] = {}
         self._targets: dict[str, str] = {}
         """Device -> the address that its relay leads to."""
@@ -136,7 +136,7 @@ class FaultyExchange(Exchange):
 
         Where no link is to break any more, only connections that lead through a relay already go on so.
         """
-        may_break = self._faults.any_of((CUT, SEVER))
+        may_break = self._relayed or self._faults.any_of((CUT, SEVER))
         for name, address in addresses.items():
             if name == self.name:
                 continue

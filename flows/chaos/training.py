@@ -20,7 +20,11 @@ LOGGED = "commit logged"
 
 
 def train_with_faults(context: StageContext) -> None:
-    """Train, while the faults of the schedule happen that have not happened yet."""
+    """Train, while the faults of the schedule happen that have not happened yet.
+
+    All links lead through the relays that can break them, in the training without faults and after the last one, too:
+    they slow a round by some percent, which would pass for a loss.
+    """
     schedule, marks = json_io.read(Schedule, context.work / SCHEDULE), context.work / MARKS
     marks.mkdir(exist_ok=True)
 
@@ -30,7 +34,8 @@ def train_with_faults(context: StageContext) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def with_faults(task: TrainingTask) -> TrainingTask:
-        return replace(task, sites=FaultySites(task.sites, schedule.devices, marks), logged=logged)
+        sites = FaultySites(task.sites, schedule.devices, marks, relayed=True)
+        return replace(task, sites=sites, logged=logged)
 
     train(context, with_faults)
 

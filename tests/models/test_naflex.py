@@ -32,6 +32,17 @@ def test_positions_are_those_that_transformers_resizes_image_by_image(side: int)
         assert torch.equal(ours[same], theirs[same])
 
 
+def test_halved_positions_are_resized_in_float32() -> None:
+    """In bfloat16 they are those of transformers up to one rounding, and not one for each addition."""
+    grid = torch.randn(4, 4, 8, generator=torch.Generator().manual_seed(2)).bfloat16()
+    shapes = torch.tensor([[4, 4], [2, 8], [3, 5], [8, 2]])
+    theirs = Siglip2VisionEmbeddings.resize_positional_embeddings(grid, shapes, 16)
+    ours = resized_positions(grid, shapes, 16)
+    assert ours.dtype == torch.bfloat16
+    one_rounding = float(grid.abs().max()) * torch.finfo(torch.bfloat16).eps
+    assert float((ours.float() - theirs.float()).abs().max()) <= one_rounding
+
+
 def test_a_single_column_of_patches_has_a_position_for_each_row() -> None:
     """By hand: two learned rows, 0 and 1, at four patches below each other; a single row lies between both."""
     grid = torch.tensor([[[0.0]], [[1.0]]])[:, [0, 0]]
