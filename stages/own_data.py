@@ -3,6 +3,7 @@
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.launching import Sites
+from fleetune.training.local_data import prepare_own_data
 from fleetune.training.task import DeviceData
 from stages.entry_point import StageContext
 
@@ -13,7 +14,6 @@ def own_data(context: StageContext, sites: Sites, model: ModelRequest, plan: Pla
     if not sources:
         return {}
     from fleetune.preparation.local_data import DeviceWork  # imports all readers of data, which take 0.1 s
-    from fleetune.training.local_data import prepare_own_data  # as above
 
     channel = context.channel
     work = DeviceWork(sites=sites, sources=sources, model=model, work=context.work, progress=channel.progress)

@@ -29,7 +29,7 @@ def needs_pooled_classifier(config: PretrainedConfig) -> bool:
 def pooled_classifier(config: PretrainedConfig) -> Any:
     """Return the class of the classifier: a PreTrainedModel whose `forward(pixel_values, labels)` has logits and loss.
 
-    Refused for a backbone that is no model of its own, as those that read videos or find boxes are not.
+    Its forward pass is Refused where the backbone pools no features of an image.
     """
     return _classifier_of(str(modeling_auto.MODEL_FOR_IMAGE_MAPPING_NAMES[config.model_type]))
 
