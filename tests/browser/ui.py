@@ -121,8 +121,14 @@ class Ui:
         assert answer.value.ok, answer.value.status
 
     def expect_state(self, state: str) -> None:
-        """Wait until the page of the flow run that is open shows a state."""
-        expect(self.main.get_by_text(state, exact=True).first).to_be_visible(timeout=RUN_LIMIT_MS)
+        """Wait until the page of the flow run that is open shows a state; it is loaded again now and then, since it
+        asks no more once it has read of an end."""
+        shown = self.main.get_by_text(state, exact=True).first
+        for _ in range(RUN_LIMIT_MS // LOAD_MS):
+            if self._comes(shown):
+                return
+            self.page.reload()
+        expect(shown).to_be_visible()
 
     def choose_in_menu(self, item: str) -> None:
         """Choose an item of the menu of the page that is open."""

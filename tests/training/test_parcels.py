@@ -70,7 +70,7 @@ def lossy(ready: Prepared, cuts: list[int]) -> Plan:
 
 
 def losing(ready: Prepared, folder: Path, away: bool) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """Lose the last of three devices after round 4; return every tensor of the last state by file, and the notes."""
+    """Lose the last of three devices after round 5; return every tensor of the last state by file, and the notes."""
     launcher = AwayLauncher(folder / "away") if away else Recording()
     said = list[str]()
 
@@ -86,7 +86,7 @@ def losing(ready: Prepared, folder: Path, away: bool) -> tuple[dict[str, torch.T
         TRAINING,
         folder,
         launcher=launcher,
-        progress=killing(launcher, 4, 2),
+        progress=killing(launcher, 5, 2),
         revise=revise,
         note=said.append,
     )
@@ -109,7 +109,7 @@ def test_devices_elsewhere_go_back_to_a_checkpoint_in_the_middle_of_a_run(
     ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
     here, _ = losing(ready, tmp_path / "here", False)
     away, said = losing(ready, tmp_path / "there", True)
-    assert any("goes on from round 3 on d0, d1: the checkpoint is read, 1 round run again" in each for each in said)
+    assert any("goes on from round 3 on d0, d1: the checkpoint is read, 2 rounds run again" in each for each in said)
     assert any("feedback" in name for name in here) and here.keys() == away.keys()
     assert all(torch.equal(here[name], away[name]) for name in here)
 
