@@ -1,7 +1,8 @@
-"""`python -m benchmarks.forecast_error [--quick] [--image NAME]`: forecast rounds against measured ones.
+"""`python -m benchmarks.forecast_error [--quick] [--repeats N] [--image NAME]`: forecast rounds against measured ones.
 
 Needs an engine and the image fleetune-mounted: `make engine`, `make images`. Devices are containers, limited to shares
-of this machine's cores, their links to rates; every run is the pipeline of `fleetune run`, up to training.
+of this machine's cores, their links to rates; every run is the pipeline of `fleetune run`, up to training. Each
+run of the list is repeated from its profile on; all of it takes over an hour.
 """
 
 import argparse
@@ -20,17 +21,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.forecast_error", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two runs on one small fleet, within 60 s")
     parser.add_argument("--image", default="fleetune-mounted", help="image of the containers")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each is run (default: 3; with --quick: 1)")
     arguments = parser.parse_args()
+    repeats = 1 if arguments.quick else max(1, arguments.repeats)
     os.environ["HF_HUB_OFFLINE"] = "1"
     report = Report("forecast_error", arguments.quick)
     report_progress = progress_printer()
     cases = (QUICK,) if arguments.quick else ALL
     listed = [f"{case.name}/{strategy}" for case in cases for strategy in case.strategies]
-    report_progress(f"list of {len(listed)} runs: {', '.join(listed)}")
+    report_progress(f"list of {len(listed)} runs, each {repeats} x: {', '.join(listed)}")
     runs = []
     with tempfile.TemporaryDirectory(prefix="fleetune-fleet-") as folder:
         for case in cases:
-            runs += run_all(case, arguments.image, Path(folder) / case.name, report_progress)
+            runs += run_all(case, arguments.image, Path(folder) / case.name, repeats, report_progress)
     sheet = table(cases, runs)
     sheet.print(wide_console())
     report.add(sheet.figures)

@@ -3,11 +3,10 @@
 A run is the pipeline of `fleetune run`, up to training; its result holds the forecast and the measured rounds.
 """
 
-import itertools
 import json
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -161,7 +160,7 @@ FURTHER = (
         model="minilm",
         batch_samples=16,
         strategies=("split-learning",),
-        options={"split-learning": {"helpers": ["helped-0"], "average_every_rounds": 4}},
+        options={"split-learning": {"helpers": ["helped-0"], "average_every_rounds": 8}},
     ),
     replace(
         TOWNS,
@@ -182,19 +181,15 @@ EVENTS = "events.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedRun:
-    """A run that reached the end of its training."""
+    """One profile, plan and training, of which each belongs to this run alone."""
 
     fleet: str
     strategy: str
     forecast_s: float
     interval: Interval | None
     """The forecast's."""
-    measured_s: tuple[float, ...]
+    rounds_s: tuple[float, ...]
     """Duration of every round."""
-    median_s: float
-    noise: float | None
-    """Difference of the longest and the shortest median round of the plan's trainings, relative to the median: how far
-    a machine disagrees with itself; None: one training."""
     load: float
     """Load average of the machine over the minute before the training started."""
     ready_s: float
@@ -205,12 +200,17 @@ class CompletedRun:
     period_s: float
     """Median from one commit to the next."""
     later_forecast_s: float | None = None
-    """Forecast of the same plan by a profile that was measured after its trainings; None: there was none."""
+    """Forecast of the same plan by a profile that was measured after its training; None: there was none."""
+
+    @property
+    def median_s(self) -> float:
+        """The measured median round."""
+        return statistics.median(self.rounds_s)
 
     @property
     def error(self) -> float:
         """Forecast error relative to the measured median round."""
-        return (self.forecast_s - self.median_s) / self.median_s
+        return self.forecast_s / self.median_s - 1
 
     @property
     def drift(self) -> float | None:
@@ -225,9 +225,9 @@ class CompletedRun:
         return (self.forecast_s + self.later_forecast_s) / 2 / self.median_s - 1
 
     @property
-    def period_error(self) -> float:
-        """The same from commit to commit."""
-        return (self.forecast_period_s - self.period_s) / self.period_s
+    def period_error(self) -> float | None:
+        """The same from commit to commit; None where that is not forecast."""
+        return self.forecast_period_s / self.period_s - 1 if self.forecast_period_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,32 +239,28 @@ class FailedRun:
     why: str
 
 
-REPEATED_S = 60.0
-"""A training whose rounds take less is run twice, and again while no two trainings of it agree."""
-MOST_TRAININGS = 4
-AGREEMENT = 0.05
-"""Median rounds that differ by less than this share agree. Where those of the first two differ by more, something else
-had the machine meanwhile, and half of the difference would stand as the forecast's error."""
-
-
 def run_all(
-    case: FleetCase, image: str, folder: Path, report_progress: Callable[[str], None]
+    case: FleetCase, image: str, folder: Path, repeats: int, report_progress: Callable[[str], None]
 ) -> list[CompletedRun | FailedRun]:
-    """Runs every strategy of a case. The fleet is profiled before the trainings of each plan, as a user's first run
-    does it, and once after the last."""
+    """Runs every strategy of a case `repeats` times, in turns: none has the best minutes of the machine alone.
+
+    The fleet is profiled before each training, as a user's first run does it, and once after the last.
+    """
     runner = _CaseRunner(case, image, folder)
     results: list[CompletedRun | FailedRun] = []
-    for place, strategy in enumerate(case.strategies):
-        report_progress(f"{case.name}: {strategy}")
+    listed = [strategy for _ in range(repeats) for strategy in case.strategies]
+    for place, strategy in enumerate(listed):
+        report_progress(f"{case.name}: {strategy} ({place // len(case.strategies) + 1} of {repeats})")
         try:
             results.append(runner.completed(strategy))
         except FleetuneError as error:
             results.append(FailedRun(fleet=case.name, strategy=strategy, why=str(error)))
-        following = case.strategies[place + 1] if place + 1 < len(case.strategies) else strategy
-        with suppress(FleetuneError):  # a plan that fails is named when its turn comes
+        following = listed[place + 1] if place + 1 < len(listed) else strategy
+        with suppress(FleetuneError):  # a run that fails is named when its turn comes
             runner.profile(following)
             if isinstance(latest := results[-1], CompletedRun):
                 results[-1] = replace(latest, later_forecast_s=runner.forecast_again_s())
+                report_progress(f"  forecast {latest.forecast_s:.3f} s, measured {latest.median_s:.3f}")
     return results
 
 
@@ -286,16 +282,12 @@ class _CaseRunner:
         self._profiled = self._run(strategy, StageSelection(from_stage=again, until="profile"))
 
     def completed(self, strategy: str) -> CompletedRun:
-        """Plan by the newest profile and train: until two trainings agree, unless one takes long."""
+        """Plan by the newest profile and train."""
         if self._profiled is None:
             self.profile(strategy)
         loads: list[float] = []
-        records = [self._run(strategy, StageSelection(from_stage="plan", until="train"), loads)]
-        if sum(_rounds_s(self._store, records[0])) < REPEATED_S:
-            while len(records) < MOST_TRAININGS and not agree([_median_s(self._store, each) for each in records]):
-                records.append(self._run(strategy, StageSelection(from_stage="train", until="train")))
-        self._trained = records[0]
-        return _read(self._store, records, (self._case.name, strategy), loads[0])
+        self._trained = self._run(strategy, StageSelection(from_stage="plan", until="train"), loads)
+        return _read(self._store, self._trained, (self._case.name, strategy), loads[0])
 
     def forecast_again_s(self) -> float:
         """Return the round of the plan that was trained last, by the newest profile."""
@@ -318,49 +310,21 @@ class _CaseRunner:
         return run_without_prefect(Runner(RunContext(store=self._store, listen=listen), configs.load(path), selection))
 
 
-def agree(medians_s: Sequence[float]) -> bool:
-    """Return True if two of these differ by less than AGREEMENT of the smaller one."""
-    return any(after < before * (1 + AGREEMENT) for before, after in pairwise(sorted(medians_s)))
-
-
-def _median_s(store: Store, record: RunRecord) -> float:
-    return statistics.median(_rounds_s(store, record))
-
-
-def _rounds_s(store: Store, record: RunRecord) -> list[float]:
-    metrics = store.folder("metrics", record.outputs["metrics"])
-    return [each.round_s for each in json_io.read(TrainingMetrics, metrics / "training.json").rounds]
-
-
-def _read(store: Store, records: Sequence[RunRecord], names: tuple[str, str], load: float) -> CompletedRun:
-    """Return what the trainings of one plan took; medians are the medians of theirs."""
-    record = records[0]
+def _read(store: Store, record: RunRecord, names: tuple[str, str], load: float) -> CompletedRun:
     metrics = store.folder("metrics", record.outputs["metrics"])
     events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
     joined = [event["at_s"] for event in events if event["event"] == "joined"]
+    commits = [event["at_s"] for event in events if event["event"] == "committed"]
     foreseen = json_io.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json")
-    rounds_s = [_rounds_s(store, each) for each in records]
-    medians_s = [statistics.median(each) for each in rounds_s]
-    median_s = statistics.median(medians_s)
     return CompletedRun(
         fleet=names[0],
         strategy=names[1],
         forecast_s=foreseen.round_s,
         interval=foreseen.interval,
-        measured_s=tuple(itertools.chain(*rounds_s)),
-        median_s=median_s,
-        noise=(max(medians_s) - min(medians_s)) / median_s if len(medians_s) > 1 else None,
+        rounds_s=tuple(each.round_s for each in json_io.read(TrainingMetrics, metrics / "training.json").rounds),
         load=load,
         ready_s=max(joined) - events[0]["at_s"],
         workers=len(joined),
         forecast_period_s=foreseen.period_s,
-        period_s=statistics.median(_period_s(store, each) for each in records),
+        period_s=statistics.median(after - before for before, after in pairwise(commits)),
     )
-
-
-def _period_s(store: Store, record: RunRecord) -> float:
-    """Return the median from one commit to the next."""
-    metrics = store.folder("metrics", record.outputs["metrics"])
-    events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
-    commits = [event["at_s"] for event in events if event["event"] == "committed"]
-    return float(statistics.median(after - before for before, after in pairwise(commits)))

@@ -3,76 +3,91 @@
 import statistics
 from collections.abc import Sequence
 
+from benchmarks.forecast_error.repeats import Repeats, grouped
 from benchmarks.forecast_error.runs import CompletedRun, FailedRun, FleetCase
 from benchmarks.report import Figure, Sheet
 
 MEDIAN_ERROR, WORST_ERROR, BIAS, READY_S = 0.033, 0.10, 0.01, 5.0
 
 
+COLUMNS = (
+    "fleet",
+    "plan",
+    "runs",
+    "forecast s",
+    "interval s",
+    "measured s",
+    "rounds from - to",
+    "error",
+    "noise",
+    "drift",
+    "without it",
+    "commit to commit s",
+    "error",
+    "load before",
+    "ready s",
+)
+
+
 def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]) -> Sheet:
-    """A row for every run of the list, failed ones included."""
-    sheet = Sheet(
-        title="Rounds on fleets of containers: forecast before training, and measured",
-        columns=(
-            "fleet",
-            "plan",
-            "forecast s",
-            "interval s",
-            "measured s",
-            "rounds from - to",
-            "error",
-            "drift",
-            "without it",
-            "noise",
-            "commit to commit s",
-            "error",
-            "load before",
-            "ready s",
-        ),
-    )
+    """A row for every strategy and fleet of the list, with the medians of its runs, and one for every failed run."""
+    sheet = Sheet(title="Rounds on fleets of containers: forecast before training, and measured", columns=COLUMNS)
     runs = [each for each in listed if isinstance(each, CompletedRun)]
     failed = [each for each in listed if isinstance(each, FailedRun)]
+    plans = grouped(runs)
     for each in failed:
-        sheet.rows.append((each.fleet, each.strategy, *[""] * 11, f"failed: {each.why}"))
-    for ran in runs:
-        sheet.rows.append(
-            (
-                ran.fleet,
-                ran.strategy,
-                f"{ran.forecast_s:.3f}",
-                f"{ran.interval.low_s:.3f} - {ran.interval.high_s:.3f}" if ran.interval else "",
-                f"{ran.median_s:.3f}",
-                f"{min(ran.measured_s):.3f} - {max(ran.measured_s):.3f}",
-                f"{ran.error:+.1%}",
-                f"{ran.drift:+.1%}" if ran.drift is not None else "",
-                f"{ran.error_without_drift:+.1%}" if ran.error_without_drift is not None else "",
-                f"{ran.noise:.1%}" if ran.noise is not None else "",
-                f"{ran.forecast_period_s:.3f} / {ran.period_s:.3f}" if ran.forecast_period_s else f"{ran.period_s:.3f}",
-                f"{ran.period_error:+.1%}" if ran.forecast_period_s else "",
-                f"{ran.load:.2f}",
-                f"{ran.ready_s:.1f} ({ran.workers})",
-            )
-        )
+        sheet.rows.append((each.fleet, each.strategy, *[""] * (len(COLUMNS) - 3), f"failed: {each.why}"))
+    sheet.rows += [_row(each) for each in plans]
     sheet.remarks = [f"{case.name}: {case.about}" for case in cases]
-    sheet.remarks.append(
-        "drift: of the forecast of the same plan, from the profile before its trainings to one after them"
-    )
-    sheet.remarks.append(
-        "noise: how far median rounds of trainings of the same plan differ; more than two where the first disagree"
-    )
-    sheet.remarks.append("ready: seconds from start to the last worker's first message (workers that start at once)")
-    sheet.figures = [*_errors(runs, failed), *_speedups(runs), _ready(runs)]
+    sheet.remarks += [
+        "a run is a profile, a plan and a training; of several, values are medians and the interval is the first one",
+        "noise: how far the errors of the runs of one row differ, which no forecast explains",
+        "drift: of the forecast of the same plan, from the profile before its training to the one after it",
+        "ready: seconds from start to the last worker's first message (workers that start at once)",
+    ]
+    sheet.figures = [*_errors(plans, failed), *_speedups(plans), _ready(runs)]
     return sheet
 
 
-def _errors(runs: Sequence[CompletedRun], failed: Sequence[FailedRun]) -> list[Figure]:
-    if failed or not runs:
+def _row(plan: Repeats) -> tuple[str, ...]:
+    rounds_s = [each for run in plan.runs for each in run.rounds_s]
+    interval = plan.runs[0].interval
+    period_s, forecast_period_s = plan.median(lambda run: run.period_s), plan.median(lambda run: run.forecast_period_s)
+    period_error = plan.known_median(lambda run: run.period_error)
+    return (
+        plan.fleet,
+        plan.strategy,
+        str(len(plan.runs)),
+        f"{plan.median(lambda run: run.forecast_s):.3f}",
+        f"{interval.low_s:.3f} - {interval.high_s:.3f}" if interval else "",
+        f"{plan.median(lambda run: run.median_s):.3f}",
+        f"{min(rounds_s):.3f} - {max(rounds_s):.3f}",
+        _percent(plan.error, "+"),
+        _percent(plan.noise),
+        _percent(plan.known_median(lambda run: run.drift), "+"),
+        _percent(plan.known_median(lambda run: run.error_without_drift), "+"),
+        f"{forecast_period_s:.3f} / {period_s:.3f}" if period_error is not None else f"{period_s:.3f}",
+        _percent(period_error, "+"),
+        f"{plan.runs[0].load:.2f}",
+        f"{plan.median(lambda run: run.ready_s):.1f} ({plan.runs[0].workers})",
+    )
+
+
+def _percent(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{value:{sign}.1%}"
+
+
+def _errors(plans: Sequence[Repeats], failed: Sequence[FailedRun]) -> list[Figure]:
+    if failed or not plans:
         lost = ", ".join(f"{each.fleet}/{each.strategy}" for each in failed) or "all"
         why = f"runs of the list failed, and none may be left out: {lost}"
         names = ("forecast_error_median", "forecast_error_worst", "forecast_bias", "interval_coverage")
         return [Figure(name=name, value=None, unit="of measured", better="lower", why=why) for name in names]
-    errors = [abs(ran.error) for ran in runs]
-    worst = max(runs, key=lambda ran: abs(ran.error))
+    runs = [run for plan in plans for run in plan.runs]
+    signed = [plan.error for plan in plans]
+    errors = [abs(error) for error in signed]
+    worst = max(plans, key=lambda plan: abs(plan.error))
+    bias = statistics.mean(signed)
     return [
         Figure(
             name="forecast_error_median",
@@ -81,7 +96,7 @@ def _errors(runs: Sequence[CompletedRun], failed: Sequence[FailedRun]) -> list[F
             target=MEDIAN_ERROR,
             better="lower",
             spread=(min(errors), max(errors)),
-            about=f"over all {len(runs)} runs of the list",
+            about=f"over all {len(plans)} of the list",
         ),
         Figure(
             name="forecast_error_worst",
@@ -93,17 +108,36 @@ def _errors(runs: Sequence[CompletedRun], failed: Sequence[FailedRun]) -> list[F
         ),
         Figure(
             name="forecast_bias",
-            value=abs(statistics.mean(ran.error for ran in runs)),
+            value=abs(bias),
             unit="of measured",
             target=BIAS,
             better="lower",
-            spread=(min(ran.error for ran in runs), max(ran.error for ran in runs)),
-            about=f"mean error {statistics.mean(ran.error for ran in runs):+.1%}; below 0: too short",
+            spread=(min(signed), max(signed)),
+            about=f"mean error {bias:+.1%}; below 0: too short",
         ),
+        *_single(runs, plans),
         _coverage(runs),
         *_without_drift(runs),
-        *_noise(runs),
-        *_periods(runs),
+        *_noise(plans),
+        *_periods(plans),
+    ]
+
+
+def _single(runs: Sequence[CompletedRun], plans: Sequence[Repeats]) -> list[Figure]:
+    """Errors of single runs, as somebody sees who runs each once."""
+    if len(runs) == len(plans):
+        return []
+    errors = [abs(run.error) for run in runs]
+    worst = max(runs, key=lambda run: abs(run.error))
+    return [
+        Figure(
+            name="single_run_error_median",
+            value=statistics.median(errors),
+            unit="of measured",
+            better="lower",
+            spread=(min(errors), max(errors)),
+            about=f"over all {len(runs)} runs; the largest: {worst.fleet}, {worst.strategy}",
+        )
     ]
 
 
@@ -133,9 +167,9 @@ def _without_drift(runs: Sequence[CompletedRun]) -> list[Figure]:
     ]
 
 
-def _noise(runs: Sequence[CompletedRun]) -> list[Figure]:
-    """What no forecast can know: differences between trainings of the same plan."""
-    known = [ran.noise for ran in runs if ran.noise is not None]
+def _noise(plans: Sequence[Repeats]) -> list[Figure]:
+    """What no forecast can know: differences between runs of the same strategy on the same fleet."""
+    known = [plan.noise for plan in plans if plan.noise is not None]
     if not known:
         return []
     return [
@@ -145,14 +179,15 @@ def _noise(runs: Sequence[CompletedRun]) -> list[Figure]:
             unit="of measured",
             better="lower",
             spread=(min(known), max(known)),
-            about=f"between trainings of one plan, {len(known)} plans",
+            about=f"between the errors of the same run repeated, {len(known)} of the list",
         )
     ]
 
 
-def _periods(runs: Sequence[CompletedRun]) -> list[Figure]:
+def _periods(plans: Sequence[Repeats]) -> list[Figure]:
     """Errors of the forecast from commit to commit, where there is one."""
-    errors = [ran.period_error for ran in runs if ran.forecast_period_s]
+    found = [plan.known_median(lambda run: run.period_error) for plan in plans]
+    errors = [error for error in found if error is not None]
     if not errors:
         return []
     return [
@@ -183,24 +218,27 @@ def _coverage(runs: Sequence[CompletedRun]) -> Figure:
     )
 
 
-def _speedups(runs: Sequence[CompletedRun]) -> list[Figure]:
+def _speedups(plans: Sequence[Repeats]) -> list[Figure]:
     """Measured speed-ups of `search`; the spread is that of its rounds against the other strategy's median."""
     figures = []
-    by = {(ran.fleet, ran.strategy): ran for ran in runs}
-    for (fleet, strategy), ran in by.items():
+    by = {(plan.fleet, plan.strategy): plan for plan in plans}
+    for (fleet, strategy), plan in by.items():
         ours = by.get((fleet, "search"))
-        if ours is not None and strategy != "search":
-            ratios = [ran.median_s / round_s for round_s in ours.measured_s]
-            figures.append(
-                Figure(
-                    name=f"{fleet}_search_over_{strategy}",
-                    value=ran.median_s / ours.median_s,
-                    unit="x",
-                    better="higher",
-                    spread=(min(ratios), max(ratios)),
-                    about=f"the forecast was {ran.forecast_s / ours.forecast_s:.2f} x",
-                )
+        if ours is None or strategy == "search":
+            continue
+        median_s = plan.median(lambda run: run.median_s)
+        ratios = [median_s / round_s for run in ours.runs for round_s in run.rounds_s]
+        foreseen = plan.median(lambda run: run.forecast_s) / ours.median(lambda run: run.forecast_s)
+        figures.append(
+            Figure(
+                name=f"{fleet}_search_over_{strategy}",
+                value=median_s / ours.median(lambda run: run.median_s),
+                unit="x",
+                better="higher",
+                spread=(min(ratios), max(ratios)),
+                about=f"the forecast was {foreseen:.2f} x",
             )
+        )
     return figures
 
 

@@ -32,7 +32,7 @@ from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.spread import scaled_fleet, scaled_profile
 from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.link_frames import FRAME_BYTES
+from fleetune.contracts.link_frames import FRAME_BYTES, ring_slices
 from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile
@@ -269,8 +269,9 @@ class Clock:
     def _ring_ns(self, segment: Segment, measured: bool) -> int:
         """Return 2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`.
 
-        measured: as real devices do it: two members send to each other at the same time, and a frame of each part is
-        encrypted before it leaves, and decrypted when it is there.
+        measured: as real devices do it: two members send to each other at the same time, a frame of each part is
+        encrypted before it leaves and decrypted when it is there, and a slice that has arrived is sent on at once, so
+        that a step begins before the one before it has ended.
         """
         pairs = [(a, b) for a in segment.devices for b in segment.devices if a != b]
         count, slowest = len(segment.devices), min(self._links[pair].bytes_per_s for pair in pairs)
@@ -282,8 +283,10 @@ class Clock:
         frame = min(self.trainable_bytes(segment) / count, FRAME_BYTES)
         coding = {name: frame_s_per_byte(self.fleet.device(name)).idle for name in segment.devices}
         latency_s += frame * max(coding[a] + coding[b] for a, b in pairs)
-        longer = BOTH_WAYS if count == 2 else 1.0
-        return nanoseconds(2 * (count - 1) * (latency_s + longer * part_s))
+        part_s *= BOTH_WAYS if count == 2 else 1.0
+        slices = ring_slices(self.trainable_bytes(segment) / count)
+        apart_s = max(part_s, latency_s + part_s / slices)  # from one step's start to the next one's
+        return nanoseconds((2 * (count - 1) - 1) * apart_s + latency_s + part_s)
 
     def _costs(self, plan: Plan) -> dict[PassKey, PassTimes]:
         """Return the seconds of every pass; backward passes end at the first trained unit."""

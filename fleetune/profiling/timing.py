@@ -4,7 +4,8 @@ Units are one-unit segments, run forward in order and backward in reverse, sever
 unit over interleaved passes, since noise only adds time. Training is subject to noise, too, so the usual time is
 reported beside it: medians, scaled to add up to the median of whole passes. A median alone misses what seldom hits a
 short unit and always hits some unit, such as the cold caches after a CPU quota has paused the process. As in a worker,
-the first unit's forward includes reading its inputs, and the last one's the loss.
+the first unit's forward includes reading its inputs, and the last one's the loss, and an emulated device rests after
+each forward and each backward: after a rest the same work takes more processor time, by a quarter on 0.4 of a core.
 
 Codecs are timed at encoding and decoding tensors of two sizes: the line through both gives seconds for each tensor and
 seconds per byte.
@@ -21,6 +22,7 @@ import torch
 from fleetune.codecs import Encoded, decode, encode
 from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, SPARSE, TOP_K
 from fleetune.contracts.profile import CodecTime
+from fleetune.launching.process_limits import CpuThrottle
 from fleetune.linux import trim_heap
 from fleetune.models.graph import Graph
 from fleetune.models.randomness import RandomContext
@@ -184,10 +186,13 @@ def _measure_window(window: Window, settings: TimingSettings, costs: Mapping[str
     stretches: list[float] = []
     outputs: Values = window.given
     warm = WARM_PASSES if window.size == max(settings.batch_sizes) else 1
+    throttle = CpuThrottle(settings.cores)
     for turn in _turns(settings, window.part, warm):
         start = _both_clocks(settings)
-        outputs, done = forwards(window, settings, forward)
-        backwards(window.segments, done, settings, backward)
+        with throttle.throttled():
+            outputs, done = forwards(window, settings, forward)
+        with throttle.throttled():
+            backwards(window.segments, done, settings, backward)
         stretches.append(_stretch(start, settings))
         log.after_pass()
         outputs = {number: value.detach() for number, value in outputs.items()}

@@ -6,6 +6,7 @@ single tensors, in the order of the model's parameters and in the gradients' own
 
 import base64
 import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fleetune.contracts.link_frames import ring_slices
 from fleetune.contracts.plan import Lane
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
@@ -66,27 +68,36 @@ class GradientBucket:
 def ring_all_reduce(exchange: Exchange, group: Sequence[str], key: TransferKey, flat: torch.Tensor) -> float:
     """Sum `flat` over the group in place by a ring all-reduce; every member ends with the same bits.
 
-    key: this member's first message. The ring takes 2(|G|-1) steps of |flat|/|G| elements each. Returns the time at
-    which the previous member sent its first message (seconds of the coordinator's clock), so that waiting for a slow
-    member is not counted as the ring's own time.
+    key: this member's first message. The ring takes 2(|G|-1) steps of |flat|/|G| elements each, in slices: each is
+    added and sent on while the next one is on the way. Returns the time at which the previous member sent its first
+    message (seconds of the coordinator's clock), so that waiting for a slow member is not counted as the ring's own
+    time.
     """
     size, position = len(group), group.index(key.sender)
     following, previous = group[(position + 1) % size], group[position - 1]
-    chunks = list(flat.tensor_split(size))
+    slices = ring_slices(math.ceil(flat.numel() / size) * flat.itemsize)
+    parts = [part.tensor_split(slices) for part in flat.tensor_split(size)]
+    steps = 2 * (size - 1)
     began_s = 0.0
-    for step in range(2 * (size - 1)):
-        gathering = step >= size - 1
-        out = (position - step) % size
-        into = (out - 1) % size
-        # No copy: a chunk is overwritten only by its total, which depends on this message having arrived.
-        exchange.send(following, replace(key, step=step), {0: chunks[out]})
-        arrival = exchange.receive(replace(key, step=step, sender=previous))
-        began_s = began_s or arrival.sent_s
-        if gathering:
-            chunks[into].copy_(arrival.tensors[0])
-        else:
-            chunks[into].add_(arrival.tensors[0])
-        del arrival  # frees its memory before the next message is received
+
+    def at(step: int, number: int) -> TransferKey:
+        return replace(key, step=step * slices + number)
+
+    # No copies: a slice is overwritten only by its total, which depends on the arrival of what was sent of it.
+    for number in range(slices if steps else 0):
+        exchange.send(following, at(0, number), {0: parts[position][number]})
+    for step in range(steps):
+        into = parts[(position - step - 1) % size]
+        for number in range(slices):
+            arrival = exchange.receive(replace(at(step, number), sender=previous))
+            began_s = began_s or arrival.sent_s
+            if step >= size - 1:
+                into[number].copy_(arrival.tensors[0])
+            else:
+                into[number].add_(arrival.tensors[0])
+            del arrival  # frees its memory before the next message is received
+            if step + 1 < steps:
+                exchange.send(following, at(step + 1, number), {0: into[number]})
     return began_s
 
 

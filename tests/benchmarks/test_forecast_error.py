@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from benchmarks import CONFIGS
-from benchmarks.forecast_error.runs import AGREEMENT, ALL, STRATEGIES, CompletedRun, FailedRun, FleetCase, agree
+from benchmarks.forecast_error.runs import ALL, STRATEGIES, CompletedRun, FailedRun, FleetCase
 from benchmarks.forecast_error.table import table
 from fleetune import planning
 from fleetune.contracts.metrics import Interval
@@ -18,9 +18,7 @@ RUN = CompletedRun(
     strategy="search",
     forecast_s=0.96,
     interval=Interval(low_s=0.9, high_s=1.1),
-    measured_s=(0.9, 1.0, 1.1),
-    median_s=1.0,
-    noise=0.02,
+    rounds_s=(0.9, 1.0, 1.1),
     load=1.0,
     ready_s=2.0,
     workers=1,
@@ -54,7 +52,7 @@ def test_every_run_of_the_list_is_accepted(case: FleetCase, tmp_path: Path) -> N
 
 def test_errors_bias_and_coverage_are_figures() -> None:
     """Errors count without their sign, the bias with it, and the coverage is the share of rounds within intervals."""
-    runs = [RUN, replace(RUN, strategy="dp", forecast_s=1.08), replace(RUN, strategy="pp", median_s=1.2)]
+    runs = [RUN, replace(RUN, strategy="dp", forecast_s=1.08), replace(RUN, strategy="pp", rounds_s=(1.2,))]
     sheet = table(ALL, runs)
     found = {figure.name: figure for figure in sheet.figures}
     assert found["forecast_error_median"].value == pytest.approx(0.08)
@@ -62,22 +60,33 @@ def test_errors_bias_and_coverage_are_figures() -> None:
     assert found["forecast_bias"].value == pytest.approx(abs(-0.04 + 0.08 - 0.2) / 3)
     assert "mean error -5.3%" in found["forecast_bias"].about
     assert found["interval_coverage"].value == pytest.approx(2 / 3)
-    assert sheet.rows[0][3] == "0.900 - 1.100"
+    assert sheet.rows[0][4] == "0.900 - 1.100"
 
 
-def test_a_machine_that_disagrees_with_itself_is_a_figure() -> None:
-    """The median over plans that were trained twice; a plan that was trained once shows nothing."""
-    runs = [RUN, replace(RUN, strategy="dp", noise=0.1), replace(RUN, strategy="pp", noise=None)]
-    sheet = table(ALL, runs)
-    assert {figure.name: figure for figure in sheet.figures}["noise_median"].value == pytest.approx(0.06)
-    assert [row[9] for row in sheet.rows] == ["2.0%", "10.0%", ""]
+def test_an_error_of_every_run_stays_and_one_of_some_minutes_does_not() -> None:
+    """The figures are those of the median run of each row, whose runs came in turns; noise is how far they differ."""
+    turns = [
+        [replace(RUN, forecast_s=search_s), replace(RUN, strategy="dp", forecast_s=dp_s)]
+        for search_s, dp_s in ((1.02, 0.95), (1.3, 0.93), (0.99, 0.94))
+    ]
+    sheet = table(ALL, [run for turn in turns for run in turn])
+    found = {figure.name: figure for figure in sheet.figures}
+    assert [(row[1], row[2], row[7], row[8]) for row in sheet.rows] == [
+        ("search", "3", "+2.0%", "31.0%"),
+        ("dp", "3", "-6.0%", "2.0%"),
+    ]
+    assert found["forecast_error_worst"].value == pytest.approx(0.06)
+    assert found["forecast_bias"].value == pytest.approx(0.02)
+    assert found["single_run_error_median"].value == pytest.approx((0.05 + 0.06) / 2)
+    assert found["single_run_error_median"].spread == pytest.approx((0.01, 0.3))
+    assert found["noise_median"].value == pytest.approx((0.31 + 0.02) / 2)
 
 
-def test_trainings_agree_where_any_two_do() -> None:
-    """One alone agrees with none; of three, the two that are near each other count, whichever came first."""
-    near, far = 1 + AGREEMENT / 2, 1 + 4 * AGREEMENT
-    assert not agree([1.0]) and not agree([1.0, far]) and not agree([far, 1.0])
-    assert agree([1.0, near]) and agree([1.0, far, near]) and agree([far, 1.0, near])
+def test_one_run_of_each_knows_no_noise() -> None:
+    """What a single run cannot tell is neither a cell nor a figure."""
+    sheet = table(ALL, [RUN, replace(RUN, strategy="dp")])
+    assert [row[8] for row in sheet.rows] == ["", ""]
+    assert not {"noise_median", "single_run_error_median"} & {figure.name for figure in sheet.figures}
 
 
 def test_a_machine_whose_speed_changes_is_told_from_a_wrong_forecast() -> None:
@@ -88,7 +97,7 @@ def test_a_machine_whose_speed_changes_is_told_from_a_wrong_forecast() -> None:
     found = {figure.name: figure for figure in sheet.figures}
     assert found["error_without_drift_median"].value == pytest.approx((0.0 + 0.1) / 2)
     assert found["drift_median"].value == pytest.approx((0.2 / 0.9 + 0.0) / 2)
-    assert [row[7:9] for row in sheet.rows] == [("+22.2%", "+0.0%"), ("+0.0%", "-10.0%"), ("", "")]
+    assert [row[9:11] for row in sheet.rows] == [("+22.2%", "+0.0%"), ("+0.0%", "-10.0%"), ("", "")]
     assert "drift_median" not in {figure.name for figure in table(ALL, [RUN]).figures}
 
 
@@ -99,7 +108,7 @@ def test_what_lies_between_rounds_has_an_error_of_its_own() -> None:
     sheet = table(ALL, runs)
     found = {figure.name: figure for figure in sheet.figures}["commit_to_commit_error_median"]
     assert found.value == pytest.approx((0.04 + 0.2) / 2) and "mean +8.0%" in found.about
-    assert [row[10:12] for row in sheet.rows] == [
+    assert [row[11:13] for row in sheet.rows] == [
         ("1.200 / 1.250", "-4.0%"),
         ("1.200 / 1.000", "+20.0%"),
         ("1.250", ""),

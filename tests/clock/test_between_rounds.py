@@ -8,6 +8,7 @@ import pytest
 from fleetune.clock import Clock, forecast
 from fleetune.clock.costs import lost_s_per_byte
 from fleetune.contracts import json_io
+from fleetune.contracts.link_frames import RING_SLICE_BYTES
 from fleetune.contracts.metrics import Forecast
 from fleetune.contracts.plan import DeviceOrder, Plan
 from fleetune.contracts.profile import Profile
@@ -85,6 +86,21 @@ def test_two_that_send_to_each_other_share_their_links_with_acknowledgements() -
         ring_s = forecast(plan, fleet, plain).round_s - 3 * TICK_S
         known = between(plain, dict.fromkeys(names.split(), [1]))
         assert forecast(plan, fleet, known).round_s - 3 * TICK_S == pytest.approx(ring_s * (1 + share), abs=2 * TICK_S)
+
+
+@pytest.mark.parametrize(("latency_slices", "ring_slices"), [(0.5, 3 * 3 + 0.5 + 3), (4.0, 3 * (4 + 1) + 4 + 3)])
+def test_a_ring_sends_a_slice_on_when_it_has_come(latency_slices: float, ring_slices: float) -> None:
+    """The four steps of a ring of three, with parts of 3 slices, begin where the links are free and the first slice of
+    the step before has come: 3 slices after it, or, over a long link, its latency and a slice. The last one takes the
+    latency and the whole part. Plans of simulated devices wait for whole parts, as in the paper."""
+    units, slice_ticks = [ticks.unit("u0", trained=9 * RING_SLICE_BYTES)], RING_SLICE_BYTES
+    plan = ticks.plan({"main": [segment("u0", "a b c")]})
+    fleet = ticks.fleet("a b c", latency=round(latency_slices * slice_ticks))
+    plain = ticks.profile(units, {name: ([2], [1]) for name in "abc"})
+    known = between(plain, {name: [1] for name in "abc"})
+    for profile, slices in ((known, ring_slices), (plain, 4 * (latency_slices + 3))):
+        ring = ticks.ticks(forecast(plan, fleet, profile).round_s) - 3
+        assert ring == pytest.approx(slices * slice_ticks, abs=4)
 
 
 def test_messages_wait_for_a_processor_at_both_ends() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fleetune.contracts import link_frames
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
 from fleetune.errors import Refused
 from fleetune.links.authentication import new_key_pair
@@ -62,9 +63,13 @@ def values(name: str, size: int, round: int = 0) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(100 * round + ord(name)))
 
 
-@pytest.mark.parametrize("members", [2, 3, 5])
-def test_a_ring_all_reduce_gives_all_members_the_same_bits(members: int) -> None:
-    """The ring works for many elements, an odd number, fewer than members, one and none, in consecutive rounds."""
+@pytest.mark.parametrize(("members", "slice_bytes"), [(2, 1 << 20), (3, 1 << 20), (5, 1 << 20), (2, 4096), (3, 40_000)])
+def test_a_ring_all_reduce_gives_all_members_the_same_bits(
+    members: int, slice_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ring works for many elements, an odd number, fewer than members, one and none, in consecutive rounds, as a
+    whole and in slices."""
+    monkeypatch.setattr(link_frames, "RING_SLICE_BYTES", slice_bytes)
     group = NAMES[1 : 1 + members]
     sizes = (100_003, 7, members - 1, 1, 0)
 

@@ -1,15 +1,18 @@
 """How many messages of a ring all-reduce a member holds at once, which `clock.costs.received_bytes` counts on."""
 
+import math
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from fleetune.contracts import link_frames
 from fleetune.training.exchange import Arrival, TransferKey
 from fleetune.training.gradients import ring_all_reduce
 
@@ -73,12 +76,12 @@ class Member:
 
 
 @contextmanager
-def all_but_the_last(group: tuple[str, ...], mail: Mail) -> Iterator[dict[str, Any]]:
+def all_but_the_last(group: tuple[str, ...], mail: Mail, elements: int = 12) -> Iterator[dict[str, Any]]:
     """Run the ring of all members but the last, each in a thread; yields what they have at the end."""
     found: dict[str, Any] = {}
 
     def run(name: str) -> None:
-        found[name] = ring_of(Member(mail, name), group)
+        found[name] = ring_of(Member(mail, name), group, elements)
 
     threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in group[:-1]]
     for thread in threads:
@@ -89,9 +92,9 @@ def all_but_the_last(group: tuple[str, ...], mail: Mail) -> Iterator[dict[str, A
         thread.join(PATIENCE_S)
 
 
-def ring_of(member: Member, group: tuple[str, ...]) -> torch.Tensor:
-    """Sum twelve elements, each the member's place, over the group."""
-    flat = torch.full((12,), float(group.index(member.name)))
+def ring_of(member: Member, group: tuple[str, ...], elements: int = 12) -> torch.Tensor:
+    """Sum elements, each the member's place, over the group."""
+    flat = torch.full((elements,), float(group.index(member.name)))
     ring_all_reduce(member, group, TransferKey("ring", 0, "main", 0, 0, member.name), flat)  # type: ignore[arg-type]
     return flat
 
@@ -109,3 +112,35 @@ def test_a_late_member_finds_all_messages_but_one_waiting(members: int) -> None:
     assert late.held_before == 0
     assert len(late.received) == 2 * (members - 1)
     assert all(torch.equal(found[name], torch.full((12,), float(sum(range(members))))) for name in group)
+
+
+@pytest.mark.parametrize(("members", "elements"), [(2, 100), (3, 101), (4, 7), (3, 1)])
+def test_a_late_member_finds_no_more_in_slices(members: int, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of eight elements; odd numbers of elements leave slices of unequal lengths, and empty ones."""
+    monkeypatch.setattr(link_frames, "RING_SLICE_BYTES", 32)
+    mail, group = Mail(), tuple("abcdef"[:members])
+    late = Member(mail, group[-1])
+    with all_but_the_last(group, mail, elements) as found:
+        waiting = mail.arrived[late.name].values()
+        assert len(waiting) == math.ceil(math.ceil(elements / members) / 8) * (members - 1)
+        assert sum(map(len, waiting)) <= math.ceil(elements / members) * (members - 1)
+        found[late.name] = ring_of(late, group, elements)
+    assert late.held_before == 0
+    assert all(torch.equal(found[name], torch.full((elements,), float(sum(range(members))))) for name in group)
+
+
+def test_a_slice_is_sent_on_before_the_next_one_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """a adds the first of four slices, and sends it on, while it waits for the second."""
+    monkeypatch.setattr(link_frames, "RING_SLICE_BYTES", 32)
+    mail, group = Mail(), ("a", "b")
+
+    def sent(step: int) -> TransferKey:
+        return TransferKey("ring", 0, "main", 0, step, "a")
+
+    with all_but_the_last(group, mail, 64) as found:
+        assert {key.step for key in mail.arrived["b"]} == {0, 1, 2, 3}
+        mail.put("a", replace(sent(0), sender="b"), torch.ones(8))
+        mail.wait_until_all_wait(("a",))
+        assert sent(4) in mail.arrived["b"] and sent(5) not in mail.arrived["b"]
+        ring_of(Member(mail, "b"), group, 64)
+    assert torch.equal(found["a"], torch.ones(64))
