@@ -286,17 +286,23 @@ class _CaseRunner:
         if self._profiled is None:
             self.profile(strategy)
         loads: list[float] = []
-        self._trained = self._run(strategy, StageSelection(from_stage="plan", until="train"), loads)
-        return _read(self._store, self._trained, (self._case.name, strategy), loads[0])
+        foreseen = self._forecast(self._run(strategy, StageSelection(from_stage="plan", until="plan")))
+        self._trained = self._run(strategy, StageSelection(from_stage="train", until="train"), loads)
+        return _read(self._store, self._trained, (self._case.name, strategy), foreseen, loads[0])
 
     def forecast_again_s(self) -> float:
         """Return the round of the plan that was trained last, by the newest profile."""
-        assert self._trained is not None and self._profiled is not None, "a plan is trained before it is forecast again"
+        assert self._trained is not None, "a plan is trained before it is forecast again"
+        return self._forecast(self._trained).round_s
+
+    def _forecast(self, planned: RunRecord) -> Forecast:
+        """Return the forecast of a run's plan by the newest profile; a plan that is stored keeps its first one."""
+        assert self._profiled is not None, "a fleet is profiled before a plan is made"
         outputs = self._profiled.outputs
         fleet = json_io.read(Fleet, self._store.folder("fleet", outputs["fleet"]) / "fleet.json")
         profile = json_io.read(Profile, self._store.folder("profile", outputs["profile"]) / "profile.json")
-        planned = self._store.folder("plan", self._trained.outputs["plan"]) / "plan.json"
-        return forecast(json_io.read(PlanResult, planned).plan, fleet, profile).round_s
+        plan = json_io.read(PlanResult, self._store.folder("plan", planned.outputs["plan"]) / "plan.json").plan
+        return forecast(plan, fleet, profile)
 
     def _run(self, strategy: str, selection: StageSelection, loads: list[float] | None = None) -> RunRecord:
         """Run stages; appends the load at the start of a training to `loads`."""
@@ -310,12 +316,11 @@ class _CaseRunner:
         return run_without_prefect(Runner(RunContext(store=self._store, listen=listen), configs.load(path), selection))
 
 
-def _read(store: Store, record: RunRecord, names: tuple[str, str], load: float) -> CompletedRun:
+def _read(store: Store, record: RunRecord, names: tuple[str, str], foreseen: Forecast, load: float) -> CompletedRun:
     metrics = store.folder("metrics", record.outputs["metrics"])
     events = [json.loads(line) for line in (metrics / EVENTS).read_text(encoding="utf-8").splitlines()]
     joined = [event["at_s"] for event in events if event["event"] == "joined"]
     commits = [event["at_s"] for event in events if event["event"] == "committed"]
-    foreseen = json_io.read(Forecast, store.folder("plan", record.outputs["plan"]) / "forecast.json")
     return CompletedRun(
         fleet=names[0],
         strategy=names[1],

@@ -1,7 +1,7 @@
 """Costs of a plan on a device: compute seconds and memory bytes.
 
-Seconds come from interpolation over batch sizes, the work that gates leave and the CPU time of encryption; bytes from
-Asteroid's eq. (3).
+Seconds come from interpolation over batch sizes and the work that gates leave (`link_costs` has what messages cost);
+bytes from Asteroid's eq. (3).
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from fleetune.arrays import Floats, Ints
 from fleetune.clock.coding import feedback_bytes
 from fleetune.clock.recompute import activations
-from fleetune.contracts.fleet import Device, Fleet
+from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
 from fleetune.contracts.profile import GateTimes, Profile, Unit
 from fleetune.errors import Refused
@@ -145,55 +145,6 @@ def gated_times(
         return max(0.0, forward + extra.forward), max(0.0, backward + extra.backward)
 
     return {unit: tuple(taken(unit, *row) for row in rows) for unit, rows in left.items()}
-
-
-def lost_s_per_byte(device: Device) -> float:
-    """Return the compute seconds that a device loses per byte sent or received.
-
-    A worker computes with t threads, and a thread of the link encrypts beside them, `c = link_cpu_s_per_byte` processor
-    seconds a byte. Under `cores` for all of them (a container's quota, or a small machine) each thread gets
-    min(1, cores / (t + 1)) of a core while the link is at work, as the cores are dealt evenly, so the link is at work
-    for c max(1, (t + 1) / cores) seconds a byte. Meanwhile every computing thread gets c processor seconds done, for
-    which it would have needed c max(1, t / cores) alone. The difference is lost:
-
-    - a core more than computing threads: nothing, each thread has its own;
-    - as many cores as computing threads: c / t;
-    - one thread on half a core: 2c, every processor second takes two; on 1.5 cores: c (2 / 1.5 - 1).
-
-    Nothing is lost where an accelerator computes, nor on an emulated device of the process launcher: that holds only
-    the computing thread to its pace (`fleetune.launching.process_limits`), and the link works beside it on the
-    machine's own cores.
-    """
-    if not _computes_beside_links(device):
-        return 0.0
-    busy = max(1.0, (device.threads + 1) / device.cores)
-    alone = max(1.0, device.threads / device.cores)
-    return device.link_cpu_s_per_byte * (busy - alone)
-
-
-class FrameSeconds(NamedTuple):
-    """Seconds for which a device encrypts or decrypts a byte of a frame."""
-
-    idle: float
-    """While it computes nothing."""
-    computing: float
-
-
-def frame_s_per_byte(device: Device) -> FrameSeconds:
-    """Return how long the link of a device is at work for a byte, by the same sharing as `lost_s_per_byte`.
-
-    The first frame of a message leaves when it is encrypted, and the last one has arrived when it is decrypted; the
-    frames between are encrypted while others are on the way.
-    """
-    cost = device.link_cpu_s_per_byte
-    if not _computes_beside_links(device):
-        return FrameSeconds(cost, cost)
-    return FrameSeconds(cost * max(1.0, 1 / device.cores), cost * max(1.0, (device.threads + 1) / device.cores))
-
-
-def _computes_beside_links(device: Device) -> bool:
-    """Return whether a device computes with the cores, or within the quota, that its links have too."""
-    return device.accelerator == "cpu" and not (device.emulated and device.launcher == "process")
 
 
 def memory_warnings(fleet: Fleet, forecast: Mapping[str, float], peaks: Mapping[str, float]) -> Iterator[str]:

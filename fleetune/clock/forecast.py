@@ -16,16 +16,15 @@ from fleetune.clock.averaging import average_bytes, average_rows
 from fleetune.clock.between_rounds import BOTH_WAYS, commit_s, earlier, updates_ns, with_message_waits
 from fleetune.clock.costs import (
     device_bytes,
-    frame_s_per_byte,
     gated_times,
     interpolate,
     interpolate_trainable,
-    lost_s_per_byte,
     nanoseconds,
     remaining_shares,
 )
 from fleetune.clock.event_simulation import Trace, simulate_graph
 from fleetune.clock.limits import check_countable, countable
+from fleetune.clock.link_costs import frame_s_per_byte, lost_s_per_byte, ring_cpu_s
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
@@ -286,7 +285,8 @@ class Clock:
         part_s *= BOTH_WAYS if count == 2 else 1.0
         slices = ring_slices(self.trainable_bytes(segment) / count)
         apart_s = max(part_s, latency_s + part_s / slices)  # from one step's start to the next one's
-        return nanoseconds((2 * (count - 1) - 1) * apart_s + latency_s + part_s)
+        over_links_s = (2 * (count - 1) - 1) * apart_s + latency_s + part_s
+        return nanoseconds(max(over_links_s, ring_cpu_s(self.fleet, segment.devices, self.trainable_bytes(segment))))
 
     def _costs(self, plan: Plan) -> dict[PassKey, PassTimes]:
         """Return the seconds of every pass; backward passes end at the first trained unit."""

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fleetune.clock.coding import Coding
-from fleetune.clock.costs import frame_s_per_byte, lost_s_per_byte, nanoseconds
+from fleetune.clock.costs import nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, TransferEnd
 from fleetune.clock.limits import countable
+from fleetune.clock.link_costs import frame_s_per_byte, lost_s_per_byte
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan

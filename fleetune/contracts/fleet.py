@@ -1,5 +1,7 @@
 """A fleet: devices, the container engines that run them, and the directed links between devices."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -220,6 +222,21 @@ class Link:
 
 
 @record
+class Machine:
+    """A machine that several devices are emulated on."""
+
+    cores: float
+    """Processors of the machine, which all its devices share."""
+    devices: tuple[str, ...]
+    """At least two."""
+
+    def __post_init__(self) -> None:
+        positive("machine", cores=self.cores)
+        if len(self.devices) < 2:
+            raise Refused(f"machine of {', '.join(self.devices) or 'no device'}: it needs at least two devices")
+
+
+@record
 class Fleet:
     """The `fleet` artifact: every device, and a link for every ordered pair of them."""
 
@@ -230,12 +247,19 @@ class Fleet:
     """Image of the devices' containers."""
     emulated_links: Annotated[NetworkSpec | None, Field(exclude_if=lambda value: value is None)] = None
     """Rates that links between containers are shaped to; `links` holds what was measured under them."""
+    machines: Annotated[tuple[Machine, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Those that several devices share, whose messages all compete for its processors; none in simulated fleets."""
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise Refused("fleet: it needs at least one device")
         names = [device.name for device in self.devices]
         distinct("fleet", "device name", names)
+        placed = [name for machine in self.machines for name in machine.devices]
+        distinct("fleet", "device on a machine", placed)
+        for name in placed:
+            if name not in names:
+                raise Refused(f"fleet: a machine has device {name!r}; the fleet has {', '.join(names)}")
         pairs = {(link.source, link.target) for link in self.links}
         wanted = {(a, b) for a in names for b in names if a != b}
         if pairs != wanted or len(self.links) != len(wanted):
@@ -246,6 +270,22 @@ class Fleet:
     def simulated(self) -> tuple[str, ...]:
         """Names of the simulated devices."""
         return tuple(device.name for device in self.devices if device.simulated)
+
+    def without(self, lost: Collection[str]) -> "Fleet":
+        """Return the fleet that is left; Refused if nothing is, or for a device that it does not have."""
+        for name in lost:
+            self.device(name)
+        kept = (tuple(name for name in machine.devices if name not in lost) for machine in self.machines)
+        return replace(
+            self,
+            devices=tuple(device for device in self.devices if device.name not in lost),
+            links=tuple(link for link in self.links if not {link.source, link.target} & set(lost)),
+            machines=tuple(
+                replace(machine, devices=names)
+                for machine, names in zip(self.machines, kept, strict=True)
+                if len(names) > 1
+            ),
+        )
 
     def check_real(self) -> None:
         """Refused if a device is simulated, since it cannot train."""

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 
 from fleetune.contracts import json_io
-from fleetune.contracts.fleet import DOCKER, Device, Fleet, Link, NetworkSpec, SimulatedDevice
+from fleetune.contracts.fleet import DOCKER, Device, Fleet, Link, Machine, NetworkSpec, SimulatedDevice
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.record import record
 from fleetune.discovery.machine import MachineFacts
@@ -78,6 +78,16 @@ def fingerprint(found: MachineFacts, accelerator: str, cores: float, threads: in
     stable = {key: value for key, value in json_io.dump(found).items() if key != "machine"}
     text = json.dumps([stable, accelerator, cores, threads, memory_bytes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def shared_machines(names: Sequence[str], facts: Mapping[str, MachineFacts]) -> tuple[Machine, ...]:
+    """Return the machines with several of these devices, in the order of their first ones."""
+    by: dict[str, list[str]] = {}
+    for name in names:
+        by.setdefault(facts[name].machine, []).append(name)
+    return tuple(
+        Machine(cores=facts[held[0]].machine_cores, devices=tuple(held)) for held in by.values() if len(held) > 1
+    )
 
 
 def oversubscription_notes(request: FleetRequest, facts: Mapping[str, MachineFacts]) -> list[str]:

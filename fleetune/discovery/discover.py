@@ -11,7 +11,7 @@ from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.task import Progress
 from fleetune.discovery.agent_pool import STAGE, AgentHello, AgentPool, AgentTask, DiscoveryTimeLimits
-from fleetune.discovery.devices import build_devices, oversubscription_notes, simulated_fleet
+from fleetune.discovery.devices import build_devices, oversubscription_notes, shared_machines, simulated_fleet
 from fleetune.discovery.link_measurement import Expectations, LinkProber, ProbeEnd
 from fleetune.discovery.machine import MachineFacts
 from fleetune.discovery.measurement import Measurement, link_deviations
@@ -100,6 +100,7 @@ def _measure_fleet(agents: AgentPool, request: FleetRequest, stored: Fleet | Non
         engines=request.engines,
         image=request.image,
         emulated_links=request.links,
+        machines=shared_machines([device.name for device in found], facts),
     )
     return Measurement(fleet=fleet, links=tuple(prober.evidence))
 

@@ -218,4 +218,4 @@ def _changed_devices(stored: Fleet, new: Fleet) -> str:
                 changed[:-1] if len(changed) > 1 and changed[-1] == FIELDS[-1][1] else changed
             )  # follows from those
             words.append(f"device {name} has {' and '.join(changed)}")
-    return " and ".join(words) or "the image, the engines or the requested links have changed"
+    return " and ".join(words) or "the image, the engines, the requested links or the shared machines have changed"

@@ -102,7 +102,8 @@ def within_tolerance(old: Fleet, new: Fleet, tolerance: float) -> bool:
 
 def same_devices(old: Fleet, new: Fleet) -> bool:
     """Return whether the devices are equal except for measured values, and all stated properties are equal."""
-    if (old.engines, old.image, old.emulated_links) != (new.engines, new.image, new.emulated_links):
+    stated, now = ((each.engines, each.image, each.emulated_links, each.machines) for each in (old, new))
+    if stated != now:
         return False
     before, after = ([_without_measurements(device) for device in fleet.devices] for fleet in (old, new))
     return before == after

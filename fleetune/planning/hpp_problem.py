@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from fleetune.clock import Clock
-from fleetune.clock.costs import RECEIVED_PER_GRADIENT_BYTE, lost_s_per_byte
+from fleetune.clock.costs import RECEIVED_PER_GRADIENT_BYTE
+from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import fewest_samples
 from fleetune.planning import plan_result

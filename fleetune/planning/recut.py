@@ -83,21 +83,35 @@ class _Recut:
         return single_lane_plan(strategy, self.problem, segments)
 
     def _reaches(self, limit_s: float) -> list[int] | None:
-        """Return the latest edges at which each group keeps the limit; None where the last one does not.
+        """Return the latest edges at which each group keeps the limit; None where there are none.
 
-        Groups take as many units as they can, first to last, and leave one for each that follows: where memory and time
-        grow with units, this succeeds wherever any edges do.
+        Groups take as many units as they can, first to last, and leave one for each that follows; fewer where a later
+        one could not compute its first unit in time. Where memory and time grow with units, this succeeds wherever any
+        edges do.
         """
-        edges, count, blocks = [0], len(self.groups), self.costs.blocks
-        for p in range(count):
-            low, high = edges[-1], blocks - (count - 1 - p)
-            while low < high:
-                middle = (low + high + 1) // 2
-                low, high = (middle, high) if self._keeps(p, edges[-1], middle, limit_s) else (low, middle - 1)
-            if low == edges[-1]:
-                return None
-            edges.append(low)
-        return edges if edges[-1] == blocks else None
+        return self._edges_from(0, 0, limit_s, set()) or None
+
+    def _edges_from(self, p: int, first: int, limit_s: float, stuck: set[tuple[int, int]]) -> list[int] | None:
+        """Return the latest edges of groups p, p + 1, ..., from block `first` on.
+
+        Empty: blocks are left over, and would be from every earlier one on. None: a group is stuck, as it has not the
+        time or the memory for one block where it begins; those of `stuck` are known to be.
+        """
+        count, blocks = len(self.groups), self.costs.blocks
+        if p == count:
+            return [first] if first == blocks else []
+        if (p, first) in stuck:
+            return None
+        low, high = first, blocks - (count - 1 - p)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._keeps(p, first, middle, limit_s) else (low, middle - 1)
+        for end in range(low, first, -1):
+            rest = self._edges_from(p + 1, end, limit_s, stuck)
+            if rest is not None:
+                return [first, *rest] if rest else []
+        stuck.add((p, first))
+        return None
 
     def _least_crossing(self, latest: list[int], limit_s: float) -> list[int]:
         """Return edges, from the last cut to the first, where least crosses and all groups still keep the limit."""

@@ -35,19 +35,14 @@ def without_devices(problem: Problem, lost: Collection[str]) -> Problem:
 
     Refused: a device that the fleet does not have. Infeasible: no device is left.
     """
-    fleet = problem.fleet
-    for name in lost:
-        fleet.device(name)
-    left = tuple(device for device in fleet.devices if device.name not in lost)
-    if not left:
+    if {device.name for device in problem.fleet.devices} <= set(lost):
         raise Infeasible(f"all devices were lost ({', '.join(sorted(lost))}); start one of them again")
-    links = tuple(link for link in fleet.links if not {link.source, link.target} & set(lost))
     options = {
         name: _without(value, lost) if name in api.DEVICE_OPTIONS else value
         for name, value in problem.options.items()
         if not (name in api.DEVICE_OPTIONS and isinstance(value, str) and value in lost)
     }
-    found = replace(problem, fleet=replace(fleet, devices=left, links=links), options=options)
+    found = replace(problem, fleet=problem.fleet.without(lost), options=options)
     listed = _listed(options)
     if listed and listed > _most_segments(found):
         found = replace(found, options={name: value for name, value in options.items() if name != "warmup"})

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import Clock, forecast
-from fleetune.clock.costs import lost_s_per_byte
+from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.contracts import json_io
 from fleetune.contracts.link_frames import RING_SLICE_BYTES
 from fleetune.contracts.metrics import Forecast

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fleetune.clock import Clock, forecast
 from fleetune.clock.coding import Coding
-from fleetune.clock.costs import lost_s_per_byte, nanoseconds
+from fleetune.clock.costs import nanoseconds
+from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.clock.pipeline import Pipeline
 from fleetune.clock.pipeline_simulation import simulate
 from fleetune.clock.timeline import chain_rows

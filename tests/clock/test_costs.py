@@ -1,7 +1,6 @@
-"""Costs of plans on a device: interpolated times, what gates leave, what encryption takes, and memory by hand."""
+"""Costs of plans on a device: interpolated times, what gates leave, and memory by hand."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,9 +9,7 @@ from hypothesis import strategies as st
 
 from fleetune.clock import Clock, forecast, interpolate
 from fleetune.clock.costs import (
-    frame_s_per_byte,
     interpolate_table,
-    lost_s_per_byte,
     memory_warnings,
     remaining_shares,
     workspace_bytes,
@@ -21,7 +18,7 @@ from fleetune.contracts.fleet import Device, Fleet
 from fleetune.contracts.plan import Gate, LinkUse, Plan, Share
 from fleetune.contracts.profile import GateExtra, GateTimes, Profile, Subnet, SubnetPart
 from fleetune.errors import Refused
-from tests.clock import fleets, ticks
+from tests.clock import ticks
 from tests.clock.ticks import picture, segment
 
 
@@ -178,83 +175,6 @@ def test_a_subnet_without_a_score_is_refused() -> None:
     """A gate of a subnet without a score is refused."""
     with pytest.raises(Refused, match="gate of head#7: the profile has no such subnet"):
         forecast(gated(1, head7="1"), FLEET, HEADS)
-
-
-COST = 1e-9
-
-
-@pytest.mark.parametrize(
-    ("cores", "times"), [(4.0, 0.0), (2.0, 0.0), (1.5, 1 / 3), (1.0, 1.0), (0.5, 2.0), (0.25, 4.0)]
-)
-def test_compute_time_lost_per_byte_by_cores(cores: float, times: float) -> None:
-    """Two cores lose nothing, one core loses the link's seconds, and a quota below one core loses them at its own
-    pace."""
-    device = replace(fleets.device("a"), cores=cores, link_cpu_s_per_byte=COST)
-    assert lost_s_per_byte(device) == pytest.approx(times * COST)
-
-
-@pytest.mark.parametrize(
-    ("cores", "idle", "computing"), [(4.0, 1.0, 1.0), (2.0, 1.0, 1.0), (1.0, 1.0, 2.0), (0.5, 2.0, 4.0)]
-)
-def test_a_byte_of_a_frame_takes_longer_on_less_than_a_core(cores: float, idle: float, computing: float) -> None:
-    """Where two threads have two cores, a byte takes its processor seconds; half a core takes twice as long, and beside
-    a computing thread again. The pace of an emulated process and of an accelerator does not concern its link."""
-    device = replace(fleets.device("a"), cores=cores, link_cpu_s_per_byte=COST)
-    assert frame_s_per_byte(device) == pytest.approx((idle * COST, computing * COST))
-    for change in ({"emulated": True}, {"accelerator": "cuda:0"}):
-        assert frame_s_per_byte(replace(device, **change)) == (COST, COST)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("cores", [0.3, 0.5, 1.0, 1.25, 1.5, 1.9, 2.0, 3.0, 3.5, 4.0])
-def test_the_formula_equals_a_quota_dealt_in_small_slices(cores: float, threads: int) -> None:
-    """The formula equals a simulation that divides the quota evenly among active threads, at most one core each."""
-    work = Fraction(1)  # a processor second of the link's thread, while the others compute without end
-    quota, wall, computed, slice_s = Fraction(cores), Fraction(0), Fraction(0), Fraction(1, 1000)
-    while work > 0:
-        got = min(Fraction(1), quota / (threads + 1)) * slice_s
-        used = min(got, work)
-        wall += slice_s * used / got
-        computed += used
-        work -= used
-    lost = wall - computed / min(Fraction(1), quota / threads)
-    device = replace(fleets.device("a"), cores=cores, threads=threads, link_cpu_s_per_byte=1.0)
-    assert lost_s_per_byte(device) == pytest.approx(float(lost))
-
-
-@pytest.mark.parametrize("change", [{"emulated": True}, {"accelerator": "cuda:0"}])
-def test_devices_that_lose_no_compute_time(change: dict[str, object]) -> None:
-    """Emulated process devices and accelerators lose no compute time to links."""
-    device = replace(fleets.device("a"), cores=0.5, link_cpu_s_per_byte=COST, **change)
-    assert lost_s_per_byte(device) == 0.0
-
-
-def test_tasks_last_longer_by_their_transfers() -> None:
-    """b (one core) takes 3 of 4 samples, so it receives 600 bytes forward and sends 600 backward: 6 ms each at 10 us a
-    byte. a pays for 800 bytes each way; c has two cores and pays nothing."""
-    devices = [replace(fleets.device(name), link_cpu_s_per_byte=1e-5) for name in "abc"]
-    fleet = fleets.fleet(devices[0], devices[1], replace(devices[2], cores=2.0))
-
-    def lasting(of: fleets.Fleet) -> dict[str, float]:
-        rows = forecast(fleets.PLAN, of, fleets.PROFILE).rows
-        return {f"{r.device} {r.action[-2]}": r.end_s - r.start_s for r in rows if r.action[-1] == "0"}
-
-    free, paid = lasting(fleets.FLEET), lasting(fleet)
-    more = {key: paid[key] - free[key] for key in free if ">" not in key and "R" not in key}
-    expected = {"a F": 8e-3, "a B": 8e-3, "b F": 6e-3, "b B": 6e-3, "c F": 0.0, "c B": 0.0}
-    assert more == pytest.approx(expected, abs=2e-9)
-    assert {key: paid[key] - free[key] for key in free if ">" in key} == pytest.approx(
-        dict.fromkeys((key for key in free if ">" in key), 0.0), abs=2e-9
-    )
-
-
-def test_a_middle_segment_pays_for_both_its_cuts() -> None:
-    """b between a and c receives and sends 4 samples of 200 bytes: 1.6 ms more each way at 1 us a byte."""
-    devices = [replace(fleets.device(name), link_cpu_s_per_byte=1e-6 * (name == "b")) for name in "abc"]
-    plan = fleets.plan(("u0", {"a": 4}, 5), ("u1 u2", {"b": 4}, 3), ("u3", {"c": 4}, 1))
-    free, paid = (forecast(plan, fleet, fleets.PROFILE) for fleet in (fleets.FLEET, fleets.fleet(*devices)))
-    busy = {b.device: p.amount - b.amount for b, p in zip(free.busy_s, paid.busy_s, strict=True)}
-    assert busy == pytest.approx({"a": 0.0, "b": 3 * 2 * 1.6e-3, "c": 0.0}, abs=2e-8)
 
 
 UNITS = [

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.fleet import DOCKER, Device, Engine, Fleet
+from fleetune.contracts.fleet import DOCKER, Device, Engine, Fleet, Machine
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.record import record
 from fleetune.contracts.task import ignore_progress
-from fleetune.discovery.devices import build_devices, oversubscription_notes
+from fleetune.discovery.devices import build_devices, oversubscription_notes, shared_machines
 from fleetune.discovery.discover import discover
 from fleetune.discovery.machine import Accelerator, MachineFacts
 from fleetune.discovery.measurement import Measurement
@@ -150,6 +150,14 @@ def test_oversubscribed_cores_are_noted() -> None:
     (sentence,) = oversubscription_notes(request, there)
     assert sentence.startswith("devices a, b share a machine of 4 cores but are promised 5")
     assert oversubscription_notes(fleet(asked("a", cores=2), asked("b", cores=2)), there) == []
+
+
+def test_a_fleet_says_which_devices_share_a_machine() -> None:
+    """All cores of the machine, whatever a container sees of them; a device that is alone on its machine is not
+    listed, and the machine's id, which a restart changes, is nowhere."""
+    there = {"a": facts(cores=1.0), "b": facts(machine="n"), "c": facts(), "d": facts(machine="o")}
+    assert shared_machines(list("abcd"), there) == (Machine(cores=4.0, devices=("a", "c")),)
+    assert shared_machines(list("bd"), there) == ()
 
 
 def test_containers_share_the_cores_of_their_machine() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleetune.contracts.fleet import Device, Fleet, Link
+from fleetune.contracts.fleet import Device, Fleet, Link, Machine
 from fleetune.discovery.hysteresis import Cause, Verdict, deviations, judge
 from fleetune.discovery.machine import MachineLoad
 from fleetune.discovery.measurement import LinkEvidence, LinkFit, Measurement
@@ -134,14 +134,16 @@ def test_processor_time_of_links() -> None:
 
 def test_other_devices_are_believed_at_once() -> None:
     """A device that is new, gone, or has other cores or hardware replaces the fleet in the first run, and is named."""
-    one = Fleet(devices=STORED.devices[:1])
+    one, shared = Fleet(devices=STORED.devices[:1]), Machine(cores=4.0, devices=("desk", "nano"))
+    stated = "the image, the engines, the requested links or the shared machines have changed"
     cases = [
         (STORED, one, "device nano is gone"),
         (one, STORED, "device nano is new"),
         (STORED, fleet(cores=2.0, threads=2), "device desk has other cores and other threads"),
         (STORED, fleet(accelerator="cuda:0", fingerprint="g"), "device desk has another accelerator"),
         (STORED, fleet(fingerprint="g"), "device desk has other hardware, software or limits"),
-        (STORED, replace(STORED, image="own"), "the image, the engines or the requested links have changed"),
+        (STORED, replace(STORED, image="own"), stated),
+        (STORED, replace(STORED, machines=(shared,)), stated),
     ]
     for old, new, why in cases:
         assert judge(old, measured(new, BUSY), None, TOLERANCE) == Verdict(keep=False, why=why)

@@ -1,5 +1,6 @@
 """Plans after the loss of devices: what stays, what moves, and how good they are."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -213,6 +214,25 @@ def test_strategies_without_lanes_plan_anew_where_cut_points_are_not_all(name: s
     assert before.gates or before.links or before.devices == ("a",)
     found = Reviser(problem=problem)(before, ["a"])
     assert found.plan.strategy == name and "a" not in found.plan.devices
+
+
+def test_a_group_leaves_units_to_one_that_could_not_compute_what_follows() -> None:
+    """Bug: b takes nine times as long for the third of four units. A limit of two units' time let a take two, so that b
+    had to begin with the third; cuts with a slowest segment of nine units' time were found, where b takes the second
+    unit and c the others."""
+    problem, unit_s = small(), 0.01
+    slow = {("b", 2): 9 * unit_s}
+    times = tuple(
+        replace(
+            each,
+            forward_s=tuple((slow.get((each.device, k), unit_s),) * len(problem.profile.batch_sizes) for k in range(4)),
+            backward_s=((0.0,) * len(problem.profile.batch_sizes),) * 4,
+        )
+        for each in problem.profile.times
+    )
+    problem = replace(problem, profile=replace(problem.profile, times=times))
+    found = recut("pp", SegmentCosts(problem), (("a",), ("b",), ("c",)), "2(P-p)-1")
+    assert placed(found) == [(("a",), 1), (("b",), 1), (("c",), 2)]
 
 
 @settings(max_examples=300, deadline=None)
