@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.forecast_error", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two runs on one small fleet, within 60 s")
     parser.add_argument("--image", default="fleetune-mounted", help="image of the containers")
-    parser.add_argument("--repeats", type=int, default=3, help="how often each is run (default: 3; with --quick: 1)")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each is run (default: 3; --quick: 1)")
     arguments = parser.parse_args()
     repeats = 1 if arguments.quick else max(1, arguments.repeats)
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -33,7 +33,10 @@ def main() -> int:
     runs = []
     with tempfile.TemporaryDirectory(prefix="fleetune-fleet-") as folder:
         for case in cases:
-            runs += run_all(case, arguments.image, Path(folder) / case.name, repeats, report_progress)
+            own = Path(folder) / case.name
+            runs += run_all(
+                case, arguments.image, own, report_progress, repeats=repeats, profiles_each=not arguments.quick
+            )
     sheet = table(cases, runs)
     sheet.print(wide_console())
     report.add(sheet.figures)

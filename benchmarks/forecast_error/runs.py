@@ -240,11 +240,18 @@ class FailedRun:
 
 
 def run_all(
-    case: FleetCase, image: str, folder: Path, repeats: int, report_progress: Callable[[str], None]
+    case: FleetCase,
+    image: str,
+    folder: Path,
+    report_progress: Callable[[str], None],
+    *,
+    repeats: int = 1,
+    profiles_each: bool = True,
 ) -> list[CompletedRun | FailedRun]:
     """Runs every strategy of a case `repeats` times, in turns: none has the best minutes of the machine alone.
 
-    The fleet is profiled before each training, as a user's first run does it, and once after the last.
+    The fleet is profiled before each training, as a user's first run does it, and once after the last; without
+    `profiles_each` one profile serves all, and nobody knows how far the machine has drifted.
     """
     runner = _CaseRunner(case, image, folder)
     results: list[CompletedRun | FailedRun] = []
@@ -255,6 +262,8 @@ def run_all(
             results.append(runner.completed(strategy))
         except FleetuneError as error:
             results.append(FailedRun(fleet=case.name, strategy=strategy, why=str(error)))
+        if not profiles_each:
+            continue
         following = listed[place + 1] if place + 1 < len(listed) else strategy
         with suppress(FleetuneError):  # a run that fails is named when its turn comes
             runner.profile(following)

@@ -37,6 +37,7 @@ from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit
 from fleetune.models.weights import WeightReader
 from fleetune.profiling.between_passes import MessageWait, Shapes, update_times
+from fleetune.profiling.codec_timing import codec_times
 from fleetune.profiling.gate_times import HeadedBlock, gate_times
 from fleetune.profiling.head_scores import score_heads
 from fleetune.profiling.memory import fitting_sizes, idle_worker_bytes, unit_memory, windows
@@ -56,7 +57,6 @@ from fleetune.profiling.timing import (
     TimedData,
     TimingSettings,
     UnitCost,
-    codec_times,
     elapsed_s,
     measure_units,
     read_clock,

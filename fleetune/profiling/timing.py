@@ -1,27 +1,22 @@
-"""Times units and link codecs on this device.
+"""Times units on this device.
 
 Units are one-unit segments, run forward in order and backward in reverse, several passes. The result is the minimum per
 unit over interleaved passes, since noise only adds time. Training is subject to noise, too, so the usual time is
 reported beside it: medians, scaled to add up to the median of whole passes. A median alone misses what seldom hits a
 short unit and always hits some unit, such as the cold caches after a CPU quota has paused the process. As in a worker,
 the first unit's forward includes reading its inputs, and the last one's the loss, and an emulated device rests after
-each forward and each backward: after a rest the same work takes more processor time, by a quarter on 0.4 of a core.
-
-Codecs are timed at encoding and decoding tensors of two sizes: the line through both gives seconds for each tensor and
-seconds per byte.
+each forward and each backward: after a rest the same work takes up to a quarter more processor time.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from time import sleep
+from typing import Any
 
 import torch
 
-from fleetune.codecs import Encoded, decode, encode
-from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, SPARSE, TOP_K
-from fleetune.contracts.profile import CodecTime
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.linux import trim_heap
 from fleetune.models.graph import Graph
@@ -31,6 +26,9 @@ from fleetune.profiling.unit_bytes import detached_inputs, unit_bytes
 
 SegmentOf = Callable[[str], SegmentRunner]
 MOST_PASSES = 15
+MOST_REST_S = 0.05
+"""Longest rest of an emulated device after a forward or a backward. By then others have had the caches, and a longer
+one would only make the measurement longer."""
 WARM_PASSES = 3
 """Passes of the largest batch size that do not count. The first warms caches up; until the third, tensors still find
 no freed memory of their size, and the kernel clears new pages for them, as in the first rounds of a training."""
@@ -186,7 +184,7 @@ def _measure_window(window: Window, settings: TimingSettings, costs: Mapping[str
     stretches: list[float] = []
     outputs: Values = window.given
     warm = WARM_PASSES if window.size == max(settings.batch_sizes) else 1
-    throttle = CpuThrottle(settings.cores)
+    throttle = CpuThrottle(settings.cores, sleep=_rest)
     for turn in _turns(settings, window.part, warm):
         start = _both_clocks(settings)
         with throttle.throttled():
@@ -218,6 +216,10 @@ def _measure_window(window: Window, settings: TimingSettings, costs: Mapping[str
         cost.workspace_bytes.append(counted.workspace)
         cost.flops.append(counted.flops)
     return outputs
+
+
+def _rest(seconds: float) -> None:
+    sleep(min(seconds, MOST_REST_S))
 
 
 def _turns(settings: TimingSettings, part: float, warm: int) -> Iterator[int]:
@@ -323,77 +325,3 @@ def elapsed_s(start: float, settings: TimingSettings) -> float:
 def at_pace(spent_s: float, settings: TimingSettings) -> float:
     """Return the seconds that an emulated device takes for so much of the measuring clock."""
     return spent_s / min(1.0, settings.cores) if settings.cores is not None else spent_s
-
-
-SMALL_BYTES, LARGE_BYTES, SAMPLES = 1 << 16, 1 << 20, 8
-"""Sizes of the dense tensors, and the samples in each."""
-SPARSE_RATIOS = (4.0, 100.0)
-"""Ratios at which codecs that leave elements out are timed: their time is linear in the share of kept elements."""
-
-
-def codec_times(device: torch.device, settings: TimingSettings, dtype: torch.dtype) -> tuple[CodecTime, ...]:
-    """Return the times of all codecs but `dense`, each the median over the passes after one that is not counted."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((SAMPLES, size // SAMPLES // dtype.itemsize) for size in (SMALL_BYTES, LARGE_BYTES))
-    small, large = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
-    asked = [
-        (codec, ratio) for codec in CODECS if codec != DENSE for ratio in (SPARSE_RATIOS if codec in SPARSE else (1.0,))
-    ]
-    return tuple(_codec_time(codec, ratio, (small, large), settings) for codec, ratio in asked)
-
-
-class _Line(NamedTuple):
-    """Seconds of a tensor of any size."""
-
-    per_tensor_s: float
-    s_per_byte: float
-
-
-def line_through(small_s: float, large_s: float) -> _Line:
-    """Return the line through the times of SMALL_BYTES and LARGE_BYTES; neither part of it is negative.
-
-    Where noise makes one negative, the larger tensor's time counts, in proportion to its bytes.
-    """
-    s_per_byte = max(0.0, large_s - small_s) / (LARGE_BYTES - SMALL_BYTES)
-    per_tensor_s = small_s - s_per_byte * SMALL_BYTES
-    if per_tensor_s <= 0 or s_per_byte == 0:
-        return _Line(0.0, large_s / LARGE_BYTES)
-    return _Line(per_tensor_s, s_per_byte)
-
-
-def _codec_time(
-    codec: str, ratio: float, tensors: tuple[torch.Tensor, torch.Tensor], settings: TimingSettings
-) -> CodecTime:
-    both = [_both_ways_s(codec, ratio, tensor, settings) for tensor in tensors]
-    encoding, decoding = (line_through(small_s, large_s) for small_s, large_s in zip(*both, strict=True))
-    return CodecTime(
-        codec=codec,
-        ratio=ratio,
-        encode_s_per_byte=encoding.s_per_byte,
-        decode_s_per_byte=decoding.s_per_byte,
-        encode_s=encoding.per_tensor_s,
-        decode_s=decoding.per_tensor_s,
-    )
-
-
-def _both_ways_s(codec: str, ratio: float, tensor: torch.Tensor, settings: TimingSettings) -> tuple[float, float]:
-    """Return the seconds of encoding and of decoding a tensor."""
-    kept = encode(TOP_K, tensor, ratio).kept if codec == FORWARD_MASK else None
-    sent = encode(codec, tensor, ratio, kept)
-
-    def encoded() -> Encoded:
-        return encode(codec, tensor, ratio, kept)
-
-    def decoded() -> torch.Tensor:
-        return decode(sent.description, sent.parts, tensor.device, kept)
-
-    return _median_s(encoded, settings), _median_s(decoded, settings)
-
-
-def _median_s(action: Callable[[], object], settings: TimingSettings) -> float:
-    taken = []
-    for _ in range(settings.passes + 1):
-        start = read_clock(settings)
-        action()
-        taken.append(elapsed_s(start, settings))
-    return statistics.median(taken[1:])

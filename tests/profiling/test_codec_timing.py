@@ -11,17 +11,11 @@ from fleetune.contracts.link_codecs import CODECS, DENSE, SPARSE
 from fleetune.contracts.profile import DeviceTimes
 from fleetune.contracts.run_config import RunConfig
 from fleetune.profiling.cache import MeasurementCache
+from fleetune.profiling.codec_timing import LARGE_BYTES, SMALL_BYTES, SPARSE_RATIOS, codec_times, line_through
 from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.profile import profile
 from fleetune.profiling.simulated import CODEC_FLOPS_PER_BYTE
-from fleetune.profiling.timing import (
-    LARGE_BYTES,
-    SMALL_BYTES,
-    SPARSE_RATIOS,
-    TimingSettings,
-    codec_times,
-    line_through,
-)
+from fleetune.profiling.timing import TimingSettings
 from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
 
 TIMED = [(codec, ratio) for codec in CODECS if codec != DENSE for ratio in (SPARSE_RATIOS if codec in SPARSE else (1,))]
