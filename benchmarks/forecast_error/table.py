@@ -129,16 +129,14 @@ def _single(runs: Sequence[CompletedRun], plans: Sequence[Repeats]) -> list[Figu
         return []
     errors = [abs(run.error) for run in runs]
     worst = max(runs, key=lambda run: abs(run.error))
-    return [
-        Figure(
-            name="single_run_error_median",
-            value=statistics.median(errors),
-            unit="of measured",
-            better="lower",
-            spread=(min(errors), max(errors)),
-            about=f"over all {len(runs)} runs; the largest: {worst.fleet}, {worst.strategy}",
-        )
-    ]
+    about = f"over all {len(runs)} runs; the largest: {worst.fleet}, {worst.strategy}"
+    return [_median("single_run_error_median", errors, about)]
+
+
+def _median(name: str, values: Sequence[float], about: str, unit: str = "of measured") -> Figure:
+    """The median of values without their sign, and their spread."""
+    middle = statistics.median(map(abs, values))
+    return Figure(name=name, value=middle, unit=unit, better="lower", spread=(min(values), max(values)), about=about)
 
 
 def _without_drift(runs: Sequence[CompletedRun]) -> list[Figure]:
@@ -148,21 +146,16 @@ def _without_drift(runs: Sequence[CompletedRun]) -> list[Figure]:
     if not errors:
         return []
     return [
-        Figure(
-            name="error_without_drift_median",
-            value=statistics.median(map(abs, errors)),
-            unit="of measured",
-            better="lower",
-            spread=(min(map(abs, errors)), max(map(abs, errors))),
-            about=f"mean {statistics.mean(errors):+.1%}; forecasts by profiles from before and after, averaged",
+        _median(
+            "error_without_drift_median",
+            [abs(error) for error in errors],
+            f"mean {statistics.mean(errors):+.1%}; forecasts by profiles from before and after, averaged",
         ),
-        Figure(
-            name="drift_median",
-            value=statistics.median(drifts),
+        _median(
+            "drift_median",
+            drifts,
+            "between the profiles before and after the trainings of a plan, minutes apart",
             unit="of forecast",
-            better="lower",
-            spread=(min(drifts), max(drifts)),
-            about="between the profiles before and after the trainings of a plan, minutes apart",
         ),
     ]
 
@@ -172,16 +165,8 @@ def _noise(plans: Sequence[Repeats]) -> list[Figure]:
     known = [plan.noise for plan in plans if plan.noise is not None]
     if not known:
         return []
-    return [
-        Figure(
-            name="noise_median",
-            value=statistics.median(known),
-            unit="of measured",
-            better="lower",
-            spread=(min(known), max(known)),
-            about=f"between the errors of the same run repeated, {len(known)} of the list",
-        )
-    ]
+    about = f"between the errors of the same run repeated, {len(known)} of the list"
+    return [_median("noise_median", known, about)]
 
 
 def _periods(plans: Sequence[Repeats]) -> list[Figure]:
@@ -190,16 +175,8 @@ def _periods(plans: Sequence[Repeats]) -> list[Figure]:
     errors = [error for error in found if error is not None]
     if not errors:
         return []
-    return [
-        Figure(
-            name="commit_to_commit_error_median",
-            value=statistics.median(map(abs, errors)),
-            unit="of measured",
-            better="lower",
-            spread=(min(errors), max(errors)),
-            about=f"with commit and optimizer step; mean {statistics.mean(errors):+.1%}, below 0: too short",
-        )
-    ]
+    about = f"with commit and optimizer step; mean {statistics.mean(errors):+.1%}, below 0: too short"
+    return [_median("commit_to_commit_error_median", errors, about)]
 
 
 def _coverage(runs: Sequence[CompletedRun]) -> Figure:

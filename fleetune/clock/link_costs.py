@@ -64,7 +64,7 @@ def ring_cpu_s(fleet: Fleet, members: Sequence[str], summed_bytes: int) -> float
 
     held = [fleet.device(name) for name in members]
     alone = (spent_s([each.name]) / each.cores for each in held if _computes_beside_links(each))
-    shared = (spent_s({*members} & {*machine.devices}) / machine.cores for machine in fleet.machines)
+    shared = (spent_s(n for n in members if n in machine.devices) / machine.cores for machine in fleet.machines)
     return max((*alone, *shared), default=0.0)
 
 

@@ -223,7 +223,7 @@ class Link:
 
 @record
 class Machine:
-    """A machine that several devices are emulated on."""
+    """A machine that several devices share."""
 
     cores: float
     """Processors of the machine, which all its devices share."""
