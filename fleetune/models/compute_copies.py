@@ -50,6 +50,11 @@ def in_type(value: Any, dtype: torch.dtype | None) -> Any:
     return value.to(dtype)
 
 
+def master_of(weight: torch.Tensor) -> torch.Tensor:
+    """Return the parameter that a copy in half precision was made of; a tensor that is no copy, as it is."""
+    return weight if weight.grad_fn is None else weight.grad_fn.next_functions[0][0].variable
+
+
 @contextmanager
 def put_in_place(tensors: Iterable[tuple[Place, torch.Tensor]]) -> Iterator[None]:
     """Let modules read these tensors instead of their parameters."""

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from fleetune.errors import Refused
 from fleetune.models.attention_heads import DenseLayer, HalfBlock, split_evenly
+from fleetune.models.compute_copies import master_of
 
 Heads = tuple[int, ...]
 
@@ -180,16 +181,20 @@ class _Gather(NamedTuple):
         return whole
 
     def accumulate(self, weights: Sequence[torch.Tensor], gradient: torch.Tensor, given: torch.Tensor) -> None:
-        """Add to the gradients of the weights, given those of the outputs, shape [rows, outputs], and the inputs."""
+        """Add to the gradients of the weights, given those of the outputs, shape [rows, outputs], and the inputs.
+
+        The gradient of a copy in half precision is its master's, in the master's type.
+        """
         made = given.t() @ gradient if self.transposed else gradient.t() @ given
         parts = made.split(self.sizes, self.dim)
         for division, weight, part in zip(self.divisions, weights, parts, strict=True):
             if not weight.requires_grad:
                 continue
-            if weight.grad is None:
-                weight.grad = division.scattered(part, self.dim, self.heads)
+            owner = master_of(weight)
+            if owner.grad is None:
+                owner.grad = division.scattered(part.to(owner.dtype), self.dim, self.heads)
             else:
-                division.add_into(weight.grad, part, self.dim, self.heads)
+                division.add_into(owner.grad, part, self.dim, self.heads)
 
 
 class _GatheredLinear(torch.autograd.Function):

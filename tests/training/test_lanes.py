@@ -293,28 +293,37 @@ def test_gates_are_the_same_model_with_masked_heads_and_detached_contributions(c
     model = model_request(family, dropout=False, precision="float64")
     ready = prepared(model, data_request(family, tmp_path), tmp_path)
     chain = plan(ready.units, cuts, [[8]] * (len(cuts) + 1))
-    gates = tuple(Gate(subnet=f"bert.encoder.layer.{name}", operations=row) for name, row in GATES.items())
+    found = beside(ready, tmp_path, replace(chain, gates=gates_of_bert()), train_lane(masked(ready, chain), TRAINING))
+    assert max(found.loss, found.tensor, found.logits) < FP64, found
+
+
+def gates_of_bert() -> tuple[Gate, ...]:
+    """GATES of its subnets."""
+    return tuple(Gate(subnet=f"bert.encoder.layer.{name}", operations=row) for name, row in GATES.items())
+
+
+def masked(ready: Prepared, chain: Plan) -> LaneModel:
+    """The whole BERT with the heads of GATES masked."""
     lane = LaneModel(ready, whole_model(ready), chain, 0)
     for block in (0, 1):
         rows = [GATES[f"{block}#{head}"] for head in (0, 1)]
         for name in ("attention.output.dense", "output.dense"):
             mask_heads(lane, lane.model.get_submodule(f"bert.encoder.layer.{block}.{name}"), rows)
-    found = beside(ready, tmp_path, replace(chain, gates=gates), train_lane(lane, TRAINING))
-    assert max(found.loss, found.tensor, found.logits) < FP64, found
+    return lane
 
 
 def mask_heads(lane: LaneModel, layer: nn.Module, rows: list[str]) -> None:
     """Let a layer that sums over heads read only full heads; what it makes of forward-only ones is a constant."""
 
     def forward(given: torch.Tensor) -> torch.Tensor:
+        weight, bias = layer.weight, layer.bias  # in mixed precision, what stands in for the parameters
         parts = torch.tensor_split(torch.arange(given.shape[-1]), len(rows))
         masks = {operation: torch.zeros(given.shape[-1], dtype=given.dtype) for operation in "123"}
         for part, row in zip(parts, rows, strict=True):
             masks[row[lane.here["micro_batch"]]][part] = 1
-        once = nn.functional.linear(given * masks["2"], weight).detach()
-        return nn.functional.linear(given * masks["1"], weight, bias) + once
+        once = nn.functional.linear(given * masks["2"], weight).detach()  # type: ignore[arg-type]
+        return nn.functional.linear(given * masks["1"], weight, bias) + once  # type: ignore[arg-type]
 
-    weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
     layer.forward = forward  # type: ignore[method-assign]
 
 

@@ -21,12 +21,12 @@ from tests.data.chat_samples import CHATML, chats
 from tests.data.samples import json_lines
 from tests.training import plain_half
 from tests.training.control_comparison import FP32, beside_control, whole_model
-from tests.training.lane_training import lane_models, train_federated
+from tests.training.lane_training import lane_models, train_federated, train_lane
 from tests.training.model_families import BY_NAME, FAMILIES, data_request, model_request
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_chats import QWEN3
 from tests.training.test_control import UNEVEN, compared, cut_run, request
-from tests.training.test_lanes import TRAINING, _blocks, _parameters, beside, by_blocks, split
+from tests.training.test_lanes import TRAINING, _blocks, _parameters, beside, by_blocks, gates_of_bert, masked, split
 
 BF16, FP16 = 5e-3, 1e-3
 """Relative; 2.7e-3 was measured after four rounds of AdamW (Llama), 9e-4 for shards."""
@@ -107,6 +107,26 @@ def test_blocks_of_a_collector_compute_with_what_it_hands_out(tmp_path: Path) ->
     names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
     found = beside(ready, tmp_path, made, _blocks(ready, made, names))
     assert found.bitwise, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shares", [[[8]], [[5, 3]]], ids=["one device", "group"])
+def test_gated_heads_train_the_masters(shares: list[list[int]], tmp_path: Path) -> None:
+    """D2FT: gradients of gathered weights reach the float32 masters, as those of masked heads do in a plain loop.
+
+    Where they did not, such a weight would not move at all, and the loss fall by the others.
+    """
+    family = BY_NAME["bert"]
+    model = model_request(family, dropout=False, mixed_precision="bf16")
+    ready = prepared(model, data_request(family, tmp_path), tmp_path)
+    gated = replace(plan(ready.units, [], shares), gates=gates_of_bert())
+    run = cut_run(ready, gated, TRAINING, tmp_path)
+    control, start = train_lane(masked(ready, gated), TRAINING), whole_model(ready).state_dict()
+    weights = [name for name in control.state if "layer." in name and name.endswith(("dense.weight", "query.weight"))]
+    assert len(weights) == 8
+    for name in weights:
+        moved = float((control.state[name] - start[name]).norm())
+        assert float((run.state[name] - control.state[name]).norm()) < 0.2 * moved, name
 
 
 @pytest.mark.slow
