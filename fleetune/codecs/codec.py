@@ -155,6 +155,8 @@ def kept_indices(description: Description, parts: Sequence[torch.Tensor]) -> tor
     """Return [samples, kept] indices of a top-k message, None for other codecs; ValueError if they are malformed."""
     if description["codec"] != TOP_K:
         return None
+    if len(parts) != 2:
+        raise ValueError(f"codec {TOP_K} in {len(parts)} parts, not 2")
     samples, elements = _rows(description["shape"])
     packed = parts[1].reshape(-1).view(torch.uint8).view(samples, -1).numpy()
     return torch.from_numpy(unpack_indices(packed, elements, description["kept"]))
@@ -214,8 +216,8 @@ class ErrorFeedback:
     """Residuals by key, which belong to the state of committed rounds.
 
     Within a round each key sends one message. What messages leave out counts from `commit` on; a round that is thrown
-    away changes no residual. A key without a residual of its message's shape, as after a change of plan, starts anew:
-    it has lost at most what its last message left out, once.
+    away changes no residual. A key that sends nothing in a committed round, as those of another plan, is forgotten, and
+    a key without a residual of its message's shape starts anew: it has lost at most what its last message left out.
     """
 
     def __init__(self) -> None:
@@ -239,12 +241,8 @@ class ErrorFeedback:
         self._next[key] = error.clone() if error.isfinite().all() else None
 
     def commit(self) -> None:
-        """Replace the residuals of all keys that have sent a message in this round."""
-        for key, error in self._next.items():
-            if error is None:
-                self._residuals.pop(key, None)
-            else:
-                self._residuals[key] = error
+        """Keep the residuals of the keys that have sent a message in this round, and no others."""
+        self._residuals = {key: error for key, error in self._next.items() if error is not None}
         self._next.clear()
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -83,8 +83,9 @@ class LinkCoder:
             return arrival
         tensors = {number: tensor for number, tensor in arrival.tensors.items() if "|" not in str(number)}
         try:
+            device = next(tensor.device for tensor in arrival.tensors.values())
             for name, description in arrival.described.items():
-                number, device = int(name), next(iter(arrival.tensors.values())).device
+                number = int(name)
                 expected = [samples, *(shape(number) or ())]
                 if description["shape"] != expected:
                     raise ValueError(f"a shape of {description['shape']}, not {expected}")
@@ -96,7 +97,7 @@ class LinkCoder:
                     self._kept[cut] = kept
                 own = kept if action.letter == FORWARD or description["codec"] == "forward-mask" else None
                 tensors[number] = decode(description, parts, device, own)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, KeyError, StopIteration, TypeError, ValueError, RuntimeError) as error:
             raise Refused(f"{peer} sent {action} in a codec that cannot be read ({error})") from None
         return replace(arrival, tensors=tensors)
 
