@@ -40,7 +40,7 @@ def deadlocks(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
 def program_faults(plan: Plan, profile: Profile) -> Iterator[str]:
     """Yield what keeps the steps of all devices from ending: a wait for ever, or a message that nobody receives."""
     trainable = {unit.name for unit in profile.units if unit.trainable_bytes}
-    outcome = carry_out(lower(plan, trainable=trainable))
+    outcome = carry_out(lower(plan, trainable=trainable, tied={unit.name: unit.tied for unit in profile.units}))
     if outcome.waiting:
         yield f"its steps never end: {first_names([str(each) for each in outcome.waiting])} wait for ever"
     if outcome.unreceived:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fleetune.arrays import Floats, Ints
 from fleetune.clock.averaging import average_bytes, average_rows
-from fleetune.clock.between_rounds import BOTH_WAYS, commit_s, earlier, updates_ns, with_message_waits
+from fleetune.clock.between_rounds import commit_s, earlier, updates_ns, with_message_waits
 from fleetune.clock.costs import (
     device_bytes,
     gated_times,
@@ -22,16 +22,16 @@ from fleetune.clock.costs import (
     nanoseconds,
     remaining_shares,
 )
-from fleetune.clock.event_simulation import Trace, simulate_graph
+from fleetune.clock.event_simulation import simulate_graph
+from fleetune.clock.gradient_sums import GradientSums
 from fleetune.clock.limits import check_countable, countable
-from fleetune.clock.link_costs import frame_s_per_byte, lost_s_per_byte, ring_cpu_s
+from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.spread import scaled_fleet, scaled_profile
-from fleetune.clock.timeline import AllReduce, chain_rows, graph_rows, link_bytes
+from fleetune.clock.timeline import backward_ends, chain_rows, graph_rows, link_bytes, sorted_rows
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.link_frames import FRAME_BYTES, ring_slices
 from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile
@@ -77,6 +77,7 @@ class Clock:
         self.busy_fleet = with_message_waits(fleet, profile)
         """The fleet with links as messages find them in a round."""
         self._links = {(link.source, link.target): link for link in self.busy_fleet.links}
+        self.sums = GradientSums(fleet, self._links, profile)
         self._lost_s_per_byte = {device.name: lost_s_per_byte(device) for device in fleet.devices}
         self._positions = {unit.name: index for index, unit in enumerate(profile.units)}
         self._times: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
@@ -142,7 +143,11 @@ class Clock:
 
     def round_s(self, plan: Plan) -> float:
         """Return the seconds of one round; cheaper than `forecast`, for comparing many plans."""
-        return self._simulate_chain(plan).round_ns / 1e9 if plan.is_chain else self._simulate_graph(plan)[1]
+        if not plan.is_chain:
+            return self._simulate_graph(plan)[1]
+        if self.sums.shares_weights(plan):
+            return self._chain_round(plan)[1]
+        return self._simulate_chain(plan).round_ns / 1e9
 
     def forecast(self, plan: Plan) -> Forecast:
         """Simulate one round and return its timeline, totals and memory.
@@ -194,10 +199,6 @@ class Clock:
         """Return the peak bytes of `device` in this plan, the runtime's own included."""
         return device_bytes(plan, device, self.profile, average_bytes(plan, device, self.profile))
 
-    def trainable_bytes(self, segment: Segment) -> int:
-        """Return the bytes that the group's all-reduce sums."""
-        return sum(self.profile.units[self._position(name)].trainable_bytes for name in segment.trained)
-
     def runs_again(self, segment: Segment, backward_s: Sequence[float]) -> list[bool]:
         """Return of each unit of a segment whether its forward runs again in the backward, which it then has.
 
@@ -229,9 +230,20 @@ class Clock:
             return _TimedRound(earlier(rows, first_ns), round_s, after_commit_s + commit_s(plan, self.profile))
         if not plan.is_chain:
             return _TimedRound(*self._simulate_graph(plan), 0.0)
+        return _TimedRound(*self._chain_round(plan), 0.0)
+
+    def _chain_round(self, plan: Plan) -> tuple[tuple[TimelineRow, ...], float]:
+        """Return timeline and seconds of one round of a chain."""
         trace, lane = self._simulate_chain(plan), plan.lanes[0]
-        rows = chain_rows(lane, trace, [self.trainable_bytes(segment) for segment in lane.segments])
-        return _TimedRound(rows, trace.round_ns / 1e9, 0.0)
+        rows = chain_rows(lane, trace, [self.sums.summed_bytes(segment) for segment in lane.segments])
+        return self._with_tied(plan, rows, trace.round_ns / 1e9)
+
+    def _with_tied(
+        self, plan: Plan, rows: tuple[TimelineRow, ...], round_s: float
+    ) -> tuple[tuple[TimelineRow, ...], float]:
+        """Return timeline and seconds of a round with the sums of weights that segments share."""
+        tied, there_s = self.sums.of_tied(plan, rows)
+        return (sorted_rows((*rows, *tied), plan.devices) if tied else rows), max(round_s, there_s)
 
     def _lower(self, plan: Plan, updates: Mapping[str, int]) -> LoweredPlan:
         for name in plan.devices:
@@ -247,46 +259,10 @@ class Clock:
         for device, position in trace.deadlocked.items():
             name = lowered.devices[device]
             raise _deadlock(name, position - (name in (updates or {})))
-        reduced = self._all_reduces(plan, lowered, trace, measured=bool(updates))
+        ends = backward_ends(lowered, trace)
+        reduced = self.sums.of_groups(plan, ends, measured=bool(updates))
         ends_ns = [trace.end_ns, *(one.end_ns for one in reduced)]
-        return graph_rows(plan, lowered, trace, reduced), max(ends_ns) / 1e9
-
-    def _all_reduces(self, plan: Plan, lowered: LoweredPlan, trace: Trace, measured: bool) -> list[AllReduce]:
-        """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector."""
-        ends: dict[tuple[int, int], int] = {}
-        for number, (at, index, _, letter, _) in enumerate(lowered.tasks):
-            if letter == BACKWARD:
-                ends[at, index] = max(ends.get((at, index), 0), trace.tasks[number][1])
-        found = []
-        for (at, index), end_ns in ends.items():
-            segment = plan.lanes[at].segments[index]
-            if len(segment.devices) > 1 and not plan.collector:
-                lasts_ns = self._ring_ns(segment, measured)
-                found.append(AllReduce(at, index, end_ns, end_ns + lasts_ns, self.trainable_bytes(segment)))
-        return found
-
-    def _ring_ns(self, segment: Segment, measured: bool) -> int:
-        """Return 2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`.
-
-        measured: as real devices do it: two members send to each other at the same time, a frame of each part is
-        encrypted before it leaves and decrypted when it is there, and a slice that has arrived is sent on at once, so
-        that a step begins before the one before it has ended.
-        """
-        pairs = [(a, b) for a in segment.devices for b in segment.devices if a != b]
-        count, slowest = len(segment.devices), min(self._links[pair].bytes_per_s for pair in pairs)
-        latency_s = max(self._links[pair].latency_s for pair in pairs)
-        part_s = self.trainable_bytes(segment) / (count * slowest)
-        countable(f"links of {', '.join(segment.devices)}", 2 * (count - 1) * (latency_s + part_s))
-        if not measured:
-            return nanoseconds(2 * (count - 1) * (latency_s + part_s))
-        frame = min(self.trainable_bytes(segment) / count, FRAME_BYTES)
-        coding = {name: frame_s_per_byte(self.fleet.device(name)).idle for name in segment.devices}
-        latency_s += frame * max(coding[a] + coding[b] for a, b in pairs)
-        part_s *= BOTH_WAYS if count == 2 else 1.0
-        slices = ring_slices(self.trainable_bytes(segment) / count)
-        apart_s = max(part_s, latency_s + part_s / slices)  # from one step's start to the next one's
-        over_links_s = (2 * (count - 1) - 1) * apart_s + latency_s + part_s
-        return nanoseconds(max(over_links_s, ring_cpu_s(self.fleet, segment.devices, self.trainable_bytes(segment))))
+        return self._with_tied(plan, graph_rows(plan, lowered, trace, reduced), max(ends_ns) / 1e9)
 
     def _costs(self, plan: Plan) -> dict[PassKey, PassTimes]:
         """Return the seconds of every pass; backward passes end at the first trained unit."""
@@ -340,7 +316,7 @@ class Clock:
         return PipelineStage(
             members=tuple(members),
             warmup=segment.warmup,
-            trainable_bytes=self.trainable_bytes(segment),
+            trainable_bytes=self.sums.summed_bytes(segment),
             output_bytes=after.output,
             gradient_bytes=after.gradient,
         )

@@ -8,7 +8,7 @@ from fleetune.clock.event_simulation import Trace
 from fleetune.clock.lowering import LoweredPlan, TaskKey, TransferInfo
 from fleetune.clock.pipeline import PipelineTrace
 from fleetune.contracts.metrics import LinkBytes, TimelineRow
-from fleetune.contracts.plan import REDUCE, Action, Lane, Plan, parse_action
+from fleetune.contracts.plan import BACKWARD, REDUCE, Action, Lane, Plan, parse_action
 
 Span = tuple[int, int]
 """[start, end) in ns."""
@@ -22,6 +22,15 @@ class AllReduce(NamedTuple):
     start_ns: int
     end_ns: int
     trainable_bytes: int
+
+
+def backward_ends(lowered: LoweredPlan, trace: Trace) -> dict[tuple[int, int], int]:
+    """Return (lane, segment) -> ns at which its last backward ends."""
+    ends: dict[tuple[int, int], int] = {}
+    for number, (at, index, _, letter, _) in enumerate(lowered.tasks):
+        if letter == BACKWARD:
+            ends[at, index] = max(ends.get((at, index), 0), trace.tasks[number][1])
+    return ends
 
 
 def chain_rows(lane: Lane, trace: PipelineTrace, trainable_bytes: list[int]) -> tuple[TimelineRow, ...]:
@@ -43,7 +52,7 @@ def chain_rows(lane: Lane, trace: PipelineTrace, trainable_bytes: list[int]) -> 
     for reduce in trace.reduces:
         group = lane.segments[reduce.stage].devices
         rows += _reduce_rows(lane, AllReduce(0, *reduce, trainable_bytes[reduce.stage]), group)
-    return _sorted(rows, [device for segment in lane.segments for device in segment.devices])
+    return sorted_rows(rows, [device for segment in lane.segments for device in segment.devices])
 
 
 def graph_rows(plan: Plan, lowered: LoweredPlan, trace: Trace, reduced: list[AllReduce]) -> tuple[TimelineRow, ...]:
@@ -59,11 +68,12 @@ def graph_rows(plan: Plan, lowered: LoweredPlan, trace: Trace, reduced: list[All
     for one in reduced:
         lane = plan.lanes[one.lane]
         rows += _reduce_rows(lane, one, lane.segments[one.segment].devices)
-    return _sorted(rows, plan.devices)
+    return sorted_rows(rows, plan.devices)
 
 
 def link_bytes(plan: Plan, rows: Iterable[TimelineRow]) -> tuple[LinkBytes, ...]:
-    """Return bytes per directed link: cuts, updates, and each group's ring all-reduce in the order of its shares."""
+    """Return bytes per directed link: cuts, updates, sums of shared weights, and each group's ring all-reduce in the
+    order of its shares."""
     lanes = {lane.name: lane for lane in plan.lanes}
     amounts: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -99,7 +109,7 @@ def _row(device: str, action: Action, span_ns: Span, size: int = 0) -> TimelineR
     return TimelineRow(device=device, lane=action.lane, action=str(action), start_s=start_s, end_s=end_s, bytes=size)
 
 
-def _sorted(rows: list[TimelineRow], devices: Sequence[str]) -> tuple[TimelineRow, ...]:
+def sorted_rows(rows: Iterable[TimelineRow], devices: Sequence[str]) -> tuple[TimelineRow, ...]:
     """Sort rows by start and end; ties keep the order of `devices`, then links in order of appearance."""
     place = {device: k for k, device in enumerate(devices)}
     return tuple(sorted(rows, key=lambda r: (r.start_s, r.end_s, place.get(r.device, len(place)))))

@@ -1,6 +1,7 @@
 """A profile: the model as an ordered list of units, and the time of each unit on each device."""
 
 from collections.abc import Iterable
+from dataclasses import field
 from typing import Annotated
 
 from pydantic import Field
@@ -279,6 +280,8 @@ class Profile:
     """Heads with their scores, block by block; empty unless the run asks for scores."""
     element_bytes: Annotated[int, Field(exclude_if=lambda value: value == ELEMENT_BYTES)] = ELEMENT_BYTES
     """Size of an element that a codec may change: 8 in a model of float64."""
+    tied_bytes: Annotated[dict[str, int], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
+    """Name of a trained parameter that several units share (`Unit.tied`) -> its bytes."""
 
     def __post_init__(self) -> None:
         if not self.units:

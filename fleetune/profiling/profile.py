@@ -51,6 +51,7 @@ def profile(task: ProfilingTask) -> Profile:
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
         subnets=scored_subnets(task, graph, module, scored) if scored else (),
         element_bytes=coded_element_bytes(graph) if task.codecs else ELEMENT_BYTES,
+        tied_bytes=tied_bytes(graph, module),
     )
     json_io.write(made, task.output / "profile.json")
     return made
@@ -210,6 +211,12 @@ def unit_sizes(
             )
         )
     return tuple(made)
+
+
+def tied_bytes(graph: Graph, skeleton: nn.Module) -> dict[str, int]:
+    """Return trained parameter that several units read -> its bytes."""
+    parameters, tied = dict(skeleton.named_parameters()), tied_parameters_by_unit(graph, skeleton)
+    return {name: _bytes(parameters[name]) for name in sorted({name for names in tied.values() for name in names})}
 
 
 def with_min_samples(units: Sequence[Unit], fewest: Mapping[str, int]) -> tuple[Unit, ...]:

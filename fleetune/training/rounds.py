@@ -144,18 +144,18 @@ class RoundRunner:
         action = step.action
         if action.letter == REDUCE:
             seat = self._context.seats[action.lane, action.micro_batch]
-            seat.terms[action.segment] = self._context.exchange.receive(self._key(TIED, step, step.peer))
+            seat.terms[action.segment] = self._arrival(step, self._key(TIED, step, step.peer))
             return
         on = 1 if action.letter == FORWARD else -1
         seat = self._context.seats[action.lane, action.segment + on]
-        arrival = self._received(step)
+        arrival = self._arrival(step, self._key(VALUES, step, step.peer))
         with self._context.throttle.throttled():
             samples = step.end - step.first
             seat.arrivals.append(self._coder.decode(action, step.peer, arrival, samples, seat.sample_shape))
 
-    def _received(self, step: Step) -> Arrival:
-        """Wait for a transfer across a cut, and record its row."""
-        arrival = self._context.exchange.receive(self._key(VALUES, step, step.peer))
+    def _arrival(self, step: Step, key: TransferKey) -> Arrival:
+        """Wait for a transfer from another segment, and record its row."""
+        arrival = self._context.exchange.receive(key)
         end_s = max(arrival.sent_s, arrival.arrived_s)
         self._add_row(f"{step.peer}>{self._program.device}", step.action, arrival.sent_s, end_s, arrival.size_bytes)
         return arrival

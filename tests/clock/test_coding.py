@@ -145,7 +145,7 @@ def test_both_simulations_agree_on_chains_with_codecs(
     if len(names) < 2 or clock.deadlocked(plan):
         return
     trace = simulate(_as_dense(clock, plan, profile, fleet))
-    trained = [clock.trainable_bytes(segment) for segment in plan.lanes[0].segments]
+    trained = [clock.sums.summed_bytes(segment) for segment in plan.lanes[0].segments]
     found = clock.forecast(replace(plan, links=uses))
     assert found.rows == chain_rows(plan.lanes[0], trace, trained)
     assert found.round_s == trace.round_ns / 1e9

@@ -1,6 +1,7 @@
 """Programs carried out without times: random plans of all strategies end, planted deadlocks are found."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -93,6 +94,23 @@ def test_findings_tell_a_deadlock_in_an_average(monkeypatch: pytest.MonkeyPatch)
     assert findings(made, fleet, profile) == ()
     one, other = lower(made).devices
     broken = Program((one, replace(other, average=other.average[1:])))
-    monkeypatch.setattr("fleetune.checks.order.lower", lambda plan, trainable: broken)
+    monkeypatch.setattr("fleetune.checks.order.lower", lambda plan, **facts: broken)
     (said,) = findings(made, fleet, profile)
     assert said.startswith("its steps never end: a at `collect b/0A0 from b`, b at `pull b/0A0 from a` wait for ever")
+
+
+def test_findings_prove_the_sums_of_shared_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a segment sends of a weight that another one shares must have a receiver, as everything else."""
+    made = ticks.plan({"a": [segment("u0", "a"), segment("u1", "b")]})
+    units = [replace(ticks.unit(name, trained=3), tied=("w",)) for name in ("u0", "u1")]
+    profile = ticks.profile(units, dict.fromkeys("ab", ([1, 1],) * 2))
+    assert findings(made, ticks.fleet("a b"), profile) == ()
+
+    def forgetful(plan: Plan, **facts: Any) -> Program:
+        one, other = lower(plan, **facts).devices
+        kept = tuple(step for step in other.round if not (step.kind == "receive" and step.action.letter == "R"))
+        return Program((one, replace(other, round=kept)))
+
+    monkeypatch.setattr("fleetune.checks.order.lower", forgetful)
+    (said,) = findings(made, ticks.fleet("a b"), profile)
+    assert said.startswith("its steps send what nobody receives: a at `send a/0R1 to b`")

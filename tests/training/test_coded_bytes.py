@@ -10,7 +10,7 @@ from fleetune.contracts.link_codecs import SPARSE
 from fleetune.contracts.plan import LinkUse
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.profiling.profile import coded_element_bytes, unit_sizes, with_coded_values
+from fleetune.profiling.profile import coded_element_bytes, tied_bytes, unit_sizes, with_coded_values
 from fleetune.training.coordinator import train
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import MICRO_BATCH, MICRO_BATCHES, plan, prepared, training_task
@@ -29,7 +29,9 @@ PAIRS = [("fp16", "int8"), ("int4", "int8-hadamard"), ("top-k", "forward-mask"),
 def test_bytes_are_forecast_as_they_are_sent(
     name: str, precision: str, pairs: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    """Hidden states and gradients are coded, masks and positions are not, in either direction and precision."""
+    """Hidden states and gradients are coded, masks and positions are not, in either direction and precision; gradients
+    of a weight that segments share (GPT-2) cross as they are.
+    """
     family = BY_NAME[name]
     ready = prepared(model_request(family, dropout=True, precision=precision), data_request(family, tmp_path), tmp_path)
     module = skeleton(saved_configuration(ready.folders.model / "model"), ready.model)
@@ -44,7 +46,10 @@ def test_bytes_are_forecast_as_they_are_sent(
     made = replace(made, links=tuple(uses))
     task = training_task(ready, made, TRAINING, tmp_path)
     profile = replace(
-        task.profile, units=with_coded_values(ready.graph, sizes), element_bytes=coded_element_bytes(ready.graph)
+        task.profile,
+        units=with_coded_values(ready.graph, sizes),
+        element_bytes=coded_element_bytes(ready.graph),
+        tied_bytes=tied_bytes(ready.graph, module),
     )
     clock = Clock(task.fleet, profile)
     expected = {(row.device, row.action): row.bytes for row in clock.forecast(made).rows if row.is_transfer}
@@ -52,4 +57,6 @@ def test_bytes_are_forecast_as_they_are_sent(
     measured = train(task).timeline
     assert {(row.device, row.action): row.bytes for row in measured if row.is_transfer} == expected
     codecs = {f"{use.source}>{use.target}": use.codec for use in uses}
-    assert all((size < dense[key]) is (codecs[key[0]] != "dense") for key, size in expected.items())
+    passes = {key: size for key, size in expected.items() if "R" not in key[1]}
+    assert all((size < dense[key]) is (codecs[key[0]] != "dense") for key, size in passes.items())
+    assert (len(passes) < len(expected)) is (name == "gpt2")
