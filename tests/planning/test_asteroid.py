@@ -164,3 +164,21 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str)
     """Malformed options are refused with a sentence before the search starts."""
     with pytest.raises(Refused, match=words):
         solve("asteroid", small(**options))
+
+
+def test_segments_that_would_share_a_large_trained_weight_are_joined() -> None:
+    """A pipeline is fastest but for the gradients of a weight of 2 MB that its ends read, which cross a link at 1 MB/s
+    after every round, as those of an embedding tied to its head do. The plan has one segment then, or none smaller.
+    """
+    problem = small(micro_batch_samples=8, micro_batches=6)
+    slow = tuple(replace(link, bytes_per_s=1e6) for link in problem.fleet.links)
+    big = replace(fleets.UNITS[0], param_bytes=2_000_000, trainable_bytes=2_000_000, tied=("w",))
+    units = (big, *fleets.UNITS[1:3], replace(big, name="u3"))
+    problem = replace(problem, fleet=replace(problem.fleet, links=slow))
+    untied = replace(problem, profile=replace(fleets.PROFILE, units=units))
+    tied = replace(problem, profile=replace(fleets.PROFILE, units=units, tied_bytes={"w": 2_000_000}))
+    assert len(segments(untied)) > 1 and len(segments(tied)) == 1
+    clock, apart = Clock(tied.fleet, tied.profile), solve("asteroid", untied).plan
+    found = solve("asteroid", tied)
+    assert found.objective == clock.round_s(found.plan) < clock.round_s(apart) - 1
+    assert found.lower_bound is not None and found.lower_bound <= found.objective

@@ -108,6 +108,7 @@ class Asteroid:
         solve_once = _solve_with_backups if options.backups else _solve
         clock = Clock(problem.fleet, problem.profile)
         solutions = [solve_once(_with_bytes(posed, share), options, problem) for share in byte_shares(options)]
+        solutions += _in_one_segment(posed, options, problem)
         dense = [to_plan(self.name, problem, posed, one) for one in solutions]
         if options.backups:  # before codecs, whose error feedback has what memory these leave
             dense = [with_backups(plan, problem, clock) for plan in dense]
@@ -118,6 +119,20 @@ class Asteroid:
         bound_s = None if plan.links else solutions[0].lower_bound  # a bound for dense links holds for no others
         found = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
         return replace(found, method=options.method)
+
+
+def _in_one_segment(posed: PosedProblem, options: Options, planned: Problem) -> list[Solution]:
+    """The best plan of one segment, where segments that share trained weights would have to sum their gradients.
+
+    The search knows nothing of these sums, and the clock, which does, chooses. Empty where no plan has one segment.
+    """
+    searches = options.method == "search" and not isinstance(options.warmup, tuple)
+    if not planned.profile.tied_bytes or not searches:
+        return []
+    try:
+        return [_solve(posed._replace(problem=replace(posed.problem, warmup=(1,))), options, planned)]
+    except Infeasible:
+        return []
 
 
 def _with_bytes(posed: PosedProblem, share: float) -> PosedProblem:
