@@ -9,6 +9,7 @@ from fleetune.checks.structure import (
     first_names,
     forbidden_cuts,
     gradients_cut_off,
+    half_of_shared_weights,
     nothing_to_train,
     overcommitted_shares,
     too_few_samples,
@@ -53,6 +54,7 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     yield from too_few_samples(plan, profile)
     yield from nothing_to_train(plan, profile)
     yield from gradients_cut_off(plan, profile)
+    yield from half_of_shared_weights(plan, profile)
     yield from unused_links(plan)
     yield from overcommitted_shares(plan)
     yield from wrong_backups(plan)

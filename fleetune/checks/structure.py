@@ -182,6 +182,21 @@ def nothing_to_train(plan: Plan, profile: Profile) -> Iterator[str]:
                 )
 
 
+def half_of_shared_weights(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield segments that train a unit whose weight another of their units reads below the end of the backward."""
+    for lane in plan.lanes:
+        for index, segment in enumerate(lane.segments):
+            first = segment.units.index(segment.trained[0])
+            below = {tied: name for name in segment.units[:first] for tied in profile.unit(name).tied}
+            for name in segment.trained:
+                shared = [below[tied] for tied in profile.unit(name).tied if tied in below]
+                if shared:
+                    yield (
+                        f"segment {lane.name}/{index} trains {name}, whose weight is that of {shared[0]}, too, which "
+                        f"its backward does not reach; train {shared[0]} too, or leave {name} out"
+                    )
+
+
 def gradients_cut_off(plan: Plan, profile: Profile) -> Iterator[str]:
     """Yield segments that train units below a segment whose backward ends before its first unit."""
     for lane in plan.lanes:

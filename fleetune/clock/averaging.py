@@ -74,6 +74,7 @@ class _Exchange:
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.numbers = {name: k for k, name in enumerate(plan.devices)}
         total = sum(unit.trainable_bytes for unit in profile.units)
+        total -= profile.repeated_bytes(unit.name for unit in profile.units)
         self.part_bytes = max(PART_BYTES, -(-total // MOST_PARTS))
         self.parts = max(1, -(-total // self.part_bytes))
         self.spans = _spans(profile)
@@ -139,7 +140,9 @@ class _Exchange:
         segment = lane.segments[step.action.segment]
         gives = step.kind in (steps.PUSH, steps.COLLECT)
         first, end = part * self.part_bytes, (part + 1) * self.part_bytes
-        own = (self.spans[name] for name in (segment.trained if gives else segment.units))
+        own = {self.spans[name][0] for name in (segment.trained if gives else segment.units)}
+        if not gives:
+            own.update(each for name in segment.units for each in self.spans[name][1:] if not _covered(each, own))
         return round(self.state * sum(max(0, min(b, end) - max(a, first)) for a, b in own))
 
     def _transfer(self, device: str, part: int, step: Step, task: int) -> Transfer:
@@ -156,10 +159,24 @@ class _Exchange:
         )
 
 
-def _spans(profile: Profile) -> dict[str, tuple[int, int]]:
-    """Return the place of each unit's trained bytes among those of the whole model."""
-    spans, at = {}, 0
+def _spans(profile: Profile) -> dict[str, list[tuple[int, int]]]:
+    """Return the places of each unit's trained bytes among those of the whole model: first those that are counted with
+    it, then those of weights that it shares with an earlier unit, which gives them to the sum for both."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    tied: dict[str, tuple[int, int]] = {}
+    at = 0
     for unit in profile.units:
-        spans[unit.name] = (at, at + unit.trainable_bytes)
-        at += unit.trainable_bytes
+        known = [name for name in unit.tied if name in profile.tied_bytes]
+        before = [tied[name] for name in known if name in tied]
+        size = unit.trainable_bytes - sum(end - first for first, end in before)
+        spans[unit.name] = [(at, at + size), *before]
+        place = at
+        for name in (name for name in known if name not in tied):
+            tied[name] = (place, place + profile.tied_bytes[name])
+            place += profile.tied_bytes[name]
+        at += size
     return spans
+
+
+def _covered(span: tuple[int, int], spans: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= span[0] and span[1] <= end for first, end in spans)

@@ -206,7 +206,8 @@ def copied_bytes(plan: Plan, device: str, profile: Profile) -> int:
 
 def state_bytes(trained: Iterable[str], profile: Profile) -> int:
     """Return the bytes of these units' trained parameters and their optimizer state."""
-    parameters = sum(profile.unit(name).trainable_bytes for name in trained)
+    names = list(trained)
+    parameters = sum(profile.unit(name).trainable_bytes for name in names) - profile.repeated_bytes(names)
     return math.ceil(parameters * (1 + profile.optimizer_bytes_per_param_byte))
 
 
@@ -295,12 +296,15 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     units = [profile.unit(name) for name in segment.units]
     trained = [profile.unit(name) for name in segment.trained]
     optimizer = 0.0 if plan.collector else profile.optimizer_bytes_per_param_byte
+    twice = profile.repeated_bytes(segment.trained)
     lasting = segment_bytes(units, trained=trained, state_per_param_byte=optimizer, kept_samples=0)
     with_gradients = segment_bytes(units, trained=trained, state_per_param_byte=1 + optimizer, kept_samples=0)
+    lasting -= profile.repeated_bytes(segment.units) + math.floor(twice * optimizer)
+    with_gradients -= profile.repeated_bytes(segment.units) + math.floor(twice * (1 + optimizer))
     held = activations(profile, _differentiated(units, trained), segment.recompute)
     kept = kept_micro_batches(plan, device, placed) * held.kept + held.again
     summing = 1 if plan.collector else len(segment.devices)
-    received = received_bytes(sum(unit.trainable_bytes for unit in trained), summing)
+    received = received_bytes(sum(unit.trainable_bytes for unit in trained) - twice, summing)
     return HeldBytes(lasting, with_gradients - lasting + received, (end - first) * kept)
 
 
@@ -330,5 +334,6 @@ def _shared_bytes(plan: Plan, device: str, profile: Profile) -> int:
 
 def _collected_bytes(plan: Plan, profile: Profile) -> int:
     """Return the bytes of the collector's parameters, summed gradients and optimizer state."""
-    trained = sum(profile.unit(name).trainable_bytes for name in trained_units(plan))
+    names = list(trained_units(plan))
+    trained = sum(profile.unit(name).trainable_bytes for name in names) - profile.repeated_bytes(names)
     return math.ceil(trained * (2 + profile.optimizer_bytes_per_param_byte))

@@ -26,11 +26,11 @@ class GradientSums:
         self._fleet, self._links = fleet, links
         self._trainable = {unit.name: unit.trainable_bytes for unit in profile.units}
         self._tied = {unit.name: unit.tied for unit in profile.units if unit.tied}
-        self._tied_bytes = profile.tied_bytes
+        self._tied_bytes, self._repeated_bytes = profile.tied_bytes, profile.repeated_bytes
 
     def summed_bytes(self, segment: Segment) -> int:
         """Return the bytes that the group's all-reduce sums."""
-        return sum(self._trainable[name] for name in segment.trained)
+        return sum(self._trainable[name] for name in segment.trained) - self._repeated_bytes(segment.trained)
 
     def of_groups(self, plan: Plan, ends: Mapping[tuple[int, int], int], measured: bool) -> list[AllReduce]:
         """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector.
@@ -69,7 +69,7 @@ class GradientSums:
         for own in lower(plan, trainable=trainable, tied=self._tied):
             for step in own.round:
                 action = step.action
-                if step.kind != steps.SEND or action.letter != REDUCE:
+                if step.kind != steps.SEND or action.letter != REDUCE or step.peer == own.device:
                     continue
                 link = self._links[own.device, step.peer]
                 size = self._shared_bytes(plan, numbers[action.lane], action.segment, action.micro_batch)

@@ -91,7 +91,7 @@ class PlanLowering:
     ) -> None:
         self.plan, self.costs, self.updates_ns = plan, costs, updates_ns or {}
         self.units = {unit.name: unit for unit in profile.units}
-        self.coding = Coding(profile)
+        self.coding, self.repeated_bytes = Coding(profile), profile.repeated_bytes
         self.program = lower(plan, trainable={name for name, unit in self.units.items() if unit.trainable_bytes})
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.links = {(link.source, link.target): link for link in fleet.links}
@@ -168,7 +168,8 @@ class PlanLowering:
             lane, segment = self.lanes[step.action.lane], step.action.segment
             handed = step.kind == steps.HAND
             units = self.plan.lanes[lane].segments[segment]
-            size = sum(self.units[name].trainable_bytes for name in (units.units if handed else units.trained))
+            names = units.units if handed else units.trained
+            size = sum(self.units[name].trainable_bytes for name in names) - self.repeated_bytes(names)
             passes = self._passes(lane, segment, step.peer, FORWARD if handed else BACKWARD)
             if handed:
                 self.feeds[len(self.infos)] = passes

@@ -325,6 +325,16 @@ class Profile:
                 return index
         raise Refused(f"profile: no unit {name!r}")
 
+    def repeated_bytes(self, units: Iterable[str]) -> int:
+        """Return the bytes of trained parameters that several of these units share, each but once: their sums over
+        units have them too often."""
+        if not self.tied_bytes:
+            return 0
+        names = [name for unit in units for name in self.unit(unit).tied]
+        return sum(self.tied_bytes.get(name, 0) for name in names) - sum(
+            self.tied_bytes.get(name, 0) for name in set(names)
+        )
+
     def times_of(self, device: str) -> DeviceTimes:
         """Return the times of one device. Refused: a device that was not profiled."""
         for times in self.times:

@@ -9,7 +9,7 @@ from fleetune.clock import Clock
 from fleetune.clock.costs import RECEIVED_PER_GRADIENT_BYTE
 from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.profile import fewest_samples
+from fleetune.contracts.profile import Profile, fewest_samples
 from fleetune.planning import plan_result
 from fleetune.planning.layers import join_units, layer_edges
 from fleetune.planning.strategy import Problem, devices_with_room
@@ -85,6 +85,20 @@ def with_reserves(posed: PosedProblem, held_bytes: Mapping[str, int]) -> PosedPr
         for device in posed.problem.devices
     )
     return posed._replace(problem=replace(posed.problem, devices=devices))
+
+
+def in_one_stage(posed: PosedProblem, profile: Profile) -> PosedProblem:
+    """The posed problem for plans of one stage, which holds each weight once, however many of its units share it."""
+    seen: list[str] = []
+    layers = []
+    for layer, (first, end) in zip(posed.problem.layers, pairwise(posed.edges), strict=True):
+        own = [unit.name for unit in profile.units[first:end]]
+        before = profile.repeated_bytes(seen)
+        seen += own
+        twice = profile.repeated_bytes(seen) - before
+        trained = layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes
+        layers.append(replace(layer, param_bytes=layer.param_bytes - twice, trainable_bytes=trained - twice))
+    return posed._replace(problem=replace(posed.problem, layers=tuple(layers), warmup=(1,)))
 
 
 Table = tuple[tuple[float, ...], ...]

@@ -156,6 +156,8 @@ class RoundRunner:
     def _arrival(self, step: Step, key: TransferKey) -> Arrival:
         """Wait for a transfer from another segment, and record its row."""
         arrival = self._context.exchange.receive(key)
+        if step.peer == self._program.device:
+            return arrival
         end_s = max(arrival.sent_s, arrival.arrived_s)
         self._add_row(f"{step.peer}>{self._program.device}", step.action, arrival.sent_s, end_s, arrival.size_bytes)
         return arrival

@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 
+from fleetune.checks import findings
 from fleetune.clock import Clock, forecast
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
 from fleetune.errors import Infeasible, Refused
@@ -209,3 +210,43 @@ def test_devices_with_data_of_their_own_tune_the_blocks() -> None:
     assert {lane.segments[0].devices for lane in plan.lanes} == {("a",), ("c",)}
     with pytest.raises(Refused, match="begins on d, which has no data"):
         solved(replace(lora(devices=["c", "d"]), owners=("a", "c")))
+
+
+def tied(names: list[str]) -> Problem:
+    """`lora`, whose units have other names; the first one shares a weight of 60 bytes with the last one."""
+    problem = lora(server="a")
+    ends = (0, len(names) - 1)
+    units = tuple(
+        replace(unit, name=name, tied=("w",) if k in ends else ())
+        for k, (name, unit) in enumerate(zip(names, problem.profile.units, strict=True))
+    )
+    return replace(problem, profile=replace(problem.profile, units=units, tied_bytes={"w": 60}))
+
+
+def test_a_weight_that_two_blocks_share_belongs_to_the_lower_one() -> None:
+    """Only its backward passes both uses; the device of the upper block trains the rest of that, and a plan by hand in
+    which it trains the head as well is refused.
+    """
+    problem = tied(["wte", "layer.0.output", "layer.1.query", "layer.1.output", "head"])
+    plan = solved(problem).plan
+    upper, lower = plan.lanes
+    assert upper.segments[0].trains == ("layer.1.query", "layer.1.output")
+    assert lower.segments[0].trains == ("wte", "layer.0.output", "head")
+    swapped = replace(upper, segments=(replace(upper.segments[0], trains=("layer.1.output", "head")),))
+    (said,) = findings(replace(plan, lanes=(swapped, lower)), problem.fleet, problem.profile)
+    assert said == (
+        "segment block-0/0 trains head, whose weight is that of wte, too, which its backward does not reach; train wte "
+        "too, or leave head out"
+    )
+
+
+def test_a_block_that_is_nothing_but_a_shared_weight_is_refused() -> None:
+    """Its lane would train nothing, which a plan would read as everything."""
+    problem = tied(["a", "b", "c", "d", "e"])
+    problem = replace(problem, options={"server": "a", "blocks": 3})
+    few = tuple(
+        replace(unit, trainable_bytes=unit.trainable_bytes if unit.name in "ace" else 0)
+        for unit in problem.profile.units
+    )
+    with pytest.raises(Refused, match="a block of e alone shares its weight with a lower block; ask for fewer blocks"):
+        solved(replace(problem, profile=replace(problem.profile, units=few)))

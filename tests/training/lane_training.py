@@ -19,7 +19,7 @@ from fleetune.models.randomness import unit_seed
 from fleetune.training.batches import lane_batch, lane_rows, lane_samples, lane_seed
 from tests.training.plain_half import compute_in_half
 from tests.training.runs import Prepared
-from tests.training.unsplit_training import Control
+from tests.training.unsplit_training import Control, loss_of, targets_of
 
 
 class LaneModel:
@@ -49,9 +49,7 @@ class LaneModel:
         for micro_batch in range(self.micro_batches):
             self.here.update(round=round, micro_batch=micro_batch)
             part = {k: v[micro_batch * size : (micro_batch + 1) * size] for k, v in rows.items()}
-            logits = self.model(**{k: v for k, v in part.items() if k != "labels"}).logits
-            summed = nn.functional.cross_entropy(logits, part["labels"], ignore_index=-100, reduction="sum")
-            loss = summed / int((rows["labels"] != -100).sum())
+            loss = loss_of(self.model, part, self.data.task) / targets_of(rows["labels"], self.data.task)
             loss.backward()
             total += float(loss.detach())
         return total

@@ -117,6 +117,24 @@ def test_a_round_of_blocks_is_one_step_with_each_blocks_gradient_from_its_device
 
 
 @pytest.mark.slow
+def test_a_weight_that_blocks_share_learns_from_the_lower_blocks_device(tmp_path: Path) -> None:
+    """GPT-2's embedding is its head: the device of the lower block trains both, by a gradient through all of it."""
+    ready = ready_for(tmp_path, "gpt2")
+    made = by_blocks(ready, [len(ready.units) // 2])
+    lower, upper = (lane.segments[0] for lane in made.lanes)
+    dealt = (
+        replace(lower, trains=(*lower.trains, "lm_head")),
+        replace(upper, trains=tuple(name for name in upper.trains if name != "lm_head")),
+    )
+    lanes = tuple(replace(lane, segments=(each,)) for lane, each in zip(made.lanes, dealt, strict=True))
+    made = replace(made, lanes=lanes)
+    names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
+    assert "transformer.wte.weight" in names[0] and sum(map(len, names)) == len(set.union(*names))
+    found = beside(ready, tmp_path, made, _blocks(ready, made, names))
+    assert max(found.loss, found.tensor, found.logits) < FP32, found
+
+
+@pytest.mark.slow
 def test_blocks_dealt_anew_are_trained_by_their_new_devices_and_a_resumed_training_repeats_it(tmp_path: Path) -> None:
     """d0 is slow until round 3, then d1: blocks change hands after rounds 1 and 5, with no state, and the gradient of
     a block is that of its new device's batch: all bits agree with the definition.

@@ -71,7 +71,7 @@ def train_unsplit(
     for round in range(training.rounds):
         indices = batch_indices(data.size("train"), training.batch_samples, seed, round)
         rows = {k: torch.from_numpy(v).to(device) for k, v in data.rows("train", indices).items()}
-        targets = _targets(rows["labels"], data.task)
+        targets = targets_of(rows["labels"], data.task)
         replicas = [_statistics(model) for _ in order.shards]
         total = 0.0
         for micro_batch in range(training.micro_batches)[:: -1 if order.micro_batches else 1]:
@@ -80,7 +80,7 @@ def train_unsplit(
             for shard, span in enumerate(order.shards):
                 part = {k: v[order.rows(start, span)] for k, v in rows.items()}
                 _restore(model, replicas[shard])
-                loss = _loss(model, part, data.task) / targets
+                loss = loss_of(model, part, data.task) / targets
                 scaler.scale(loss).backward()
                 replicas[shard] = _statistics(model)
                 total += float(loss.detach())
@@ -98,7 +98,8 @@ def train_unsplit(
     return control
 
 
-def _loss(model: nn.Module, rows: dict[str, torch.Tensor], task: str) -> torch.Tensor:
+def loss_of(model: nn.Module, rows: dict[str, torch.Tensor], task: str) -> torch.Tensor:
+    """Return the summed loss of these rows."""
     labels = rows["labels"]
     logits = model(**{k: v for k, v in rows.items() if k != "labels"}).logits
     if task.endswith("regression"):
@@ -112,7 +113,8 @@ def _loss(model: nn.Module, rows: dict[str, torch.Tensor], task: str) -> torch.T
     return nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
 
 
-def _targets(labels: torch.Tensor, task: str) -> int:
+def targets_of(labels: torch.Tensor, task: str) -> int:
+    """Return the number of targets that a loss is the mean over."""
     if labels.is_floating_point():
         return labels.numel()
     return int(((labels[:, 1:] if task == "causal-lm" else labels) != -100).sum())

@@ -7,6 +7,7 @@ of the exact simulation instead of the paper's formula, and leaves out devices t
 on links cost processor time (`clock.costs`), and units are joined where no cut is possible.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
@@ -21,7 +22,7 @@ from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.backups import rounds_between, with_backups
 from fleetune.planning.compression import byte_shares, check_compression, check_ratio, compressed
-from fleetune.planning.hpp_problem import PosedProblem, to_hpp_problem, to_plan, with_reserves
+from fleetune.planning.hpp_problem import PosedProblem, in_one_stage, to_hpp_problem, to_plan, with_reserves
 from fleetune.planning.plan_result import plan_result
 from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 from fleetune.solving.hpp.problem import Solution
@@ -108,7 +109,8 @@ class Asteroid:
         solve_once = _solve_with_backups if options.backups else _solve
         clock = Clock(problem.fleet, problem.profile)
         solutions = [solve_once(_with_bytes(posed, share), options, problem) for share in byte_shares(options)]
-        solutions += _in_one_segment(posed, options, problem)
+        joined = _in_one_segment(posed, options, problem)
+        solutions += joined
         dense = [to_plan(self.name, problem, posed, one) for one in solutions]
         if options.backups:  # before codecs, whose error feedback has what memory these leave
             dense = [with_backups(plan, problem, clock) for plan in dense]
@@ -116,7 +118,7 @@ class Asteroid:
         plan = min(plans, key=clock.round_s) if len(plans) > 1 else plans[0]
         if plan.backups and plan.links:
             plan = replace(plan, backup_every_rounds=rounds_between(plan, problem, clock))
-        bound_s = None if plan.links else solutions[0].lower_bound  # a bound for dense links holds for no others
+        bound_s = None if plan.links else _bound_s(solutions[0], joined, problem.profile)
         found = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
         return replace(found, method=options.method)
 
@@ -130,9 +132,25 @@ def _in_one_segment(posed: PosedProblem, options: Options, planned: Problem) -> 
     if not planned.profile.tied_bytes or not searches:
         return []
     try:
-        return [_solve(posed._replace(problem=replace(posed.problem, warmup=(1,))), options, planned)]
+        return [_solve(in_one_stage(posed, planned.profile), options, planned)]
     except Infeasible:
         return []
+
+
+def _bound_s(solution: Solution, joined: Sequence[Solution], profile: Profile) -> float | None:
+    """The lower bound for dense links, which holds for no others.
+
+    The search counts a weight that units share once for each of them. Where only the first and the last unit with
+    weights do, that is right for all plans but those of one segment, which have a bound of their own (joined).
+    """
+    if not profile.tied_bytes:
+        return solution.lower_bound
+    holders = [unit.name for unit in profile.units if unit.tied]
+    weighty = [unit.name for unit in profile.units if unit.param_bytes]
+    bounds = [each.lower_bound for each in (solution, *joined)]
+    known = [bound for bound in bounds if bound is not None]
+    apart = holders == [weighty[0], weighty[-1]] and joined and len(known) == len(bounds)
+    return min(known) if apart else None
 
 
 def _with_bytes(posed: PosedProblem, share: float) -> PosedProblem:

@@ -318,13 +318,34 @@ def _solve(instance: DeftProblem, options: Options, seed: int, names: Sequence[s
     return solution
 
 
+def _trained_names(units: Sequence[Unit], first: int, end: int) -> tuple[str, ...]:
+    """Names of the units that the lane of a block trains: its own, but for one that shares a weight with a lower block.
+    That belongs to the lower block, whose backward passes all uses of the weight.
+
+    Refused: a block that has no other unit.
+    """
+    names = [frozenset(unit.tied) for unit in units]
+
+    def lowest(k: int) -> int:
+        return min(j for j in range(k + 1) if j == k or names[j] & names[k])
+
+    found = tuple(unit.name for k, unit in enumerate(units) if unit.trainable_bytes and first <= lowest(k) < end)
+    if not found:
+        shared = ", ".join(units[k].name for k in range(first, end) if units[k].trainable_bytes)
+        raise Refused(
+            f"lola-deft: a block of {shared} alone shares its weight with a lower block; ask for fewer blocks "
+            "(strategy.options.blocks)"
+        )
+    return found
+
+
 def _plan(problem: Problem, roles: Roles, assignment: Assignment) -> Plan:
     units, solution = problem.profile.units, assignment.solution
     lanes, links = [], []
     for number, (first, end) in enumerate(assignment.blocks):
         device = roles.devices[solution.devices[number]]
         whole = segment(units, [(device, problem.micro_batch_samples)], warmup=1)
-        trains = tuple(unit.name for unit in units[first:end] if unit.trainable_bytes)
+        trains = _trained_names(units, first, end)
         lanes.append(Lane(name=f"block-{number}", segments=(replace(whole, trains=trains),)))
         links.append(LinkUse(source=device, target=roles.server, share=min(1.0, solution.bandwidth_hz[number])))
     return Plan(
