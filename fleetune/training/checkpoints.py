@@ -117,8 +117,13 @@ def is_whole(work: Path, round: int) -> bool:
     return True
 
 
-def newest_complete(work: Path, note: Callable[[str], None]) -> StoredCheckpoint | None:
-    """Return the newest undamaged checkpoint; `note` receives a sentence for each newer one that is skipped."""
+def newest_complete(
+    work: Path, note: Callable[[str], None], unfit: Callable[[CheckpointMark], str] = lambda mark: ""
+) -> StoredCheckpoint | None:
+    """Return the newest undamaged checkpoint; `note` receives a sentence for each newer one that is skipped.
+
+    unfit: why a checkpoint cannot be used that is whole; '' if it can.
+    """
     for round, folder in sorted(_rounds(work), reverse=True):
         try:
             mark = json_io.read(CheckpointMark, folder / MARK)
@@ -128,7 +133,7 @@ def newest_complete(work: Path, note: Callable[[str], None]) -> StoredCheckpoint
         bad = first_damaged(folder, mark, (*mark.files, COMMITS))
         if mark.round != round:
             bad = f"{folder / MARK} is of round {mark.round}"
-        if not bad:
+        if not (bad := bad or unfit(mark)):
             return StoredCheckpoint(folder, mark)
         note(f"the checkpoint of round {round} is not used ({bad})")
     return None

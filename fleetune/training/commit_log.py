@@ -11,7 +11,7 @@ An attempt finds and leaves in its work folder
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -24,6 +24,9 @@ from fleetune.monitoring.event_log import ENDED
 from fleetune.training.batches import dealing_plan
 from fleetune.training.checkpoints import (
     COMMITS,
+    LANE_MARK,
+    CheckpointMark,
+    FileDigest,
     StoredCheckpoint,
     copy_checkpoint,
     newest_complete,
@@ -119,13 +122,20 @@ def read_plan_start(work: Path) -> PlanStart:
     return json_io.read(PlanStart, work / PLAN) if (work / PLAN).exists() else PlanStart(from_round=0)
 
 
-def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None]) -> StoredCheckpoint | None:
+def adopt_newest(
+    work: Path, earlier: Sequence[Path], note: Callable[[str], None], lanes: Collection[str] = ()
+) -> StoredCheckpoint | None:
     """Return the newest complete checkpoint of this attempt and of earlier ones, copied into `work` if necessary.
 
-    `note` receives a sentence for each damaged checkpoint that is skipped. The earlier folders are not changed.
+    `note` receives a sentence for each checkpoint that is skipped: a damaged one, or one between two averages of lanes
+    of which the plan has none (`lanes`). The earlier folders are not changed.
     """
-    own = newest_complete(work, note)
-    others = [found for folder in earlier if (found := newest_complete(folder, note)) is not None]
+
+    def unfit(mark: CheckpointMark) -> str:
+        return _foreign_lanes(mark, lanes)
+
+    own = newest_complete(work, note, unfit)
+    others = [found for folder in earlier if (found := newest_complete(folder, note, unfit)) is not None]
     newest = max(others, key=lambda found: found.mark.round, default=None)
     if newest is None or (own is not None and own.mark.round >= newest.mark.round):
         return own
@@ -139,6 +149,18 @@ def adopt_newest(work: Path, earlier: Sequence[Path], note: Callable[[str], None
     adopted = PlanStart(from_round=mark.round, digests=start.digests, dealt=start.dealt)
     write_text(json_io.text(adopted), work / PLAN)
     return StoredCheckpoint(copy_checkpoint(newest, work), mark)
+
+
+def _foreign_lanes(mark: CheckpointMark, lanes: Collection[str]) -> str:
+    """Describe lanes that differ, as between two averages, and of which none is of the plan that goes on; '' if not."""
+    shards: dict[str, dict[str, FileDigest]] = {}
+    for name in (name for name in mark.files if LANE_MARK in name):
+        lane, _, segment = name.partition(LANE_MARK)
+        shards.setdefault(lane, {})[segment] = mark.digests[name]
+    alike = all(each == next(iter(shards.values())) for each in shards.values())
+    if alike or not lanes or shards.keys() & set(lanes):
+        return ""
+    return f"it holds models of {', '.join(shards)} that were not averaged yet, and this plan trains {', '.join(lanes)}"
 
 
 def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:

@@ -77,7 +77,7 @@ def validate_supported(plan: Plan) -> None:
 
 def _train(task: TrainingTask) -> TrainingMetrics:
     started_s = time.monotonic()
-    found = adopt_newest(task.work, task.earlier, task.note)
+    found = adopt_newest(task.work, task.earlier, task.note, [lane.name for lane in task.plan.plan.lanes])
     drop_incomplete(task.work)
     rounds = resume(task, found)
     task = replace(task, dealt=read_plan_start(task.work).dealt)
