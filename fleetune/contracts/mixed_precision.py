@@ -21,9 +21,9 @@ def check_mixed_precision(mixed_precision: str | None, precision: str) -> None:
 
 
 def refuse_compression(mixed_precision: str | None, compresses: bool) -> None:
-    """Refuse compressed links, whose ratios and sizes are those of float32."""
-    if mixed_precision is not None and compresses:
+    """Refuse compressed links where the loss is scaled: gradients overflow now and then, which a codec cannot carry."""
+    if mixed_precision == FP16 and compresses:
         raise Refused(
-            f"model: mixed_precision {mixed_precision} sends half the bytes already, and compression is built for "
-            "float32; leave one of the two out"
+            f"model: mixed_precision {FP16} scales the loss until gradients overflow, which no codec of a link "
+            f"carries; take {BF16}, or leave compression out"
         )

@@ -46,26 +46,29 @@ def check_ratio(owner: str, ratio: float | None) -> None:
             raise Refused(f"{owner}: compression_ratio {ratio} is below 1; 100 sends about one of 100 bytes")
 
 
-def kept_element_bytes(ratio: float) -> float:
-    """Return c of eq. (7): bytes of a kept element on the slowest link, which keeps one in max(1, c/4 · ratio)."""
+def kept_element_bytes(ratio: float, element_bytes: int = ELEMENT_BYTES) -> float:
+    """Return c of eq. (7): bytes of a kept element on the slowest link, which keeps one in max(1, c/e · ratio) of e
+    bytes each."""
     found = 0.0
-    while (more := bytes_per_kept_element(TOP_K, max(1.0, found / ELEMENT_BYTES * ratio))) > found:
+    while (more := bytes_per_kept_element(TOP_K, max(1.0, found / element_bytes * ratio))) > found:
         found = more  # rises to the least fixed point: rarer elements need longer indices
     return found
 
 
-def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
+def with_top_k(plan: Plan, clock: Clock, ratio: float | None, *, masked: bool = False) -> Plan:
     """The plan with top-k on every link between segments that becomes faster by it.
 
-    `ratio` is the slowest link's, in bytes: r_i = max(1, c/4 · ratio · R_i / max R), R_i a link's dense seconds per
-    micro-batch and c the bytes of a kept element, 2.1 to 4 here (12 in the paper). None: dense.
+    `ratio` is the slowest link's, in bytes: r_i = max(1, c/e · ratio · R_i / max R), R_i a link's dense seconds per
+    micro-batch, e the bytes of an element and c those of a kept one, 2.1 to 4 here (12 in the paper). None: dense.
+    masked: gradients come back at what the forward kept, so that no index crosses.
     """
     if ratio is None:
         return plan
     dense_s, dense_bytes = _link_loads(plan, clock)
     if not dense_s:
         return plan
-    codec = Codec(ratio, kept_element_bytes(ratio), ELEMENT_BYTES)
+    size = clock.profile.element_bytes
+    codec = Codec(ratio, kept_element_bytes(ratio, size), size)
     ratios = codec.ratios(np.array(list(dense_s.values())), max(dense_s.values()))
     uses = {(use.source, use.target): use for use in plan.links}
     thinned = {
@@ -81,7 +84,20 @@ def with_top_k(plan: Plan, clock: Clock, ratio: float | None) -> Plan:
         for pair, use in thinned.items()
         if thin_bytes[pair] < dense_bytes[pair] and thin_s[pair] < dense_s[pair]
     }
+    if masked:
+        uses |= _masks(plan, clock, uses)
     return replace(plan, links=tuple(uses.values())) if uses else plan
+
+
+def _masks(plan: Plan, clock: Clock, uses: Mapping[tuple[str, str], LinkUse]) -> dict[tuple[str, str], LinkUse]:
+    """Links whose gradients answer values in top-k, with its mask."""
+    answered = {(t.source, t.target) for t in clock.lower(plan).transfers if t.letter == FORWARD}
+    found = {}
+    for (source, target), use in uses.items():
+        if use.codec == TOP_K and (source, target) in answered:
+            own = uses.get((target, source)) or LinkUse(source=target, target=source)
+            found[target, source] = replace(own, codec=FORWARD_MASK, ratio=use.ratio)
+    return found
 
 
 def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], float], Mapping[tuple[str, str], int]]:
@@ -102,8 +118,9 @@ def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], floa
 
 
 AUTO = "auto"
-COMPRESSIONS = (AUTO, *(codec for codec in CODECS if codec not in (DENSE, FORWARD_MASK)))
-"""Allowed values of a strategy's option `compression`."""
+COMPRESSIONS = (AUTO, *(codec for codec in CODECS if codec != DENSE))
+"""Allowed values of a strategy's option `compression`; with forward-mask only gradients have it, values have top-k."""
+RATIO_CODECS = (TOP_K, FORWARD_MASK)
 DEFAULT_LOSS = 0.02
 LOSSES = {FP16: 0.0003, BF16: 0.002, INT8: 0.013, INT8_HADAMARD: 0.007, INT4: 0.22, INT4_HADAMARD: 0.12}
 """codec -> loss: the L2 norm of what decoding changes, relative to that of the message. The larger of two, rounded up:
@@ -175,10 +192,13 @@ def check_compression(owner: str, options: CompressionOptions) -> None:
         raise Refused(f"{owner}: compression_feedback needs compression or compression_ratio; give one of them")
     if compression is not None:
         one_of(owner, "compression", compression, COMPRESSIONS)
-    if compression not in (None, TOP_K) and ratio is not None:
-        raise Refused(f"{owner}: compression_ratio belongs to compression top-k, not to {compression}; leave out one")
-    if compression == TOP_K and ratio is None:
-        raise Refused(f"{owner}: compression top-k needs a compression_ratio; 100 sends about one of 100 bytes")
+    if compression not in (None, *RATIO_CODECS) and ratio is not None:
+        raise Refused(
+            f"{owner}: compression_ratio belongs to compression {' and '.join(RATIO_CODECS)}, not to {compression}; "
+            "leave out one"
+        )
+    if compression in RATIO_CODECS and ratio is None:
+        raise Refused(f"{owner}: compression {compression} needs a compression_ratio; 100 sends about one of 100 bytes")
     if loss is not None:
         positive(owner, compression_loss=loss)
         if loss >= 1:
@@ -189,8 +209,8 @@ def check_compression(owner: str, options: CompressionOptions) -> None:
 
 def compressed(plan: Plan, clock: Clock, options: CompressionOptions) -> Plan:
     """Return the plan with the codecs that the options ask for, where these shorten the round."""
-    if options.compression in (None, TOP_K):
-        thin = with_top_k(plan, clock, options.compression_ratio)
+    if options.compression in (None, *RATIO_CODECS):
+        thin = with_top_k(plan, clock, options.compression_ratio, masked=options.compression == FORWARD_MASK)
         return _with_feedback(thin, clock) if options.compression_feedback else thin
     allowed = choices(options.compression, options.compression_loss)
     return with_codecs(plan, clock, allowed, feedback=options.compression_feedback)
@@ -229,7 +249,7 @@ def byte_shares(options: CompressionOptions) -> tuple[float, ...]:
 
     Top-k has none of its own: a placement for kind "opfence" knows its ratio.
     """
-    if options.compression in (None, TOP_K):
+    if options.compression in (None, *RATIO_CODECS):
         return (1.0,)
     least = byte_share(choices(options.compression, options.compression_loss))
     return (1.0, least) if least < 1 else (1.0,)
@@ -267,7 +287,7 @@ def with_codecs(plan: Plan, clock: Clock, allowed: Sequence[Choice], *, feedback
         alone = tuple(found.fastest_alone(link, options) for link in found.links)
         starts = (alone, *((one,) * len(found.links) for one in options))
         best = min((found.improved(start, options) for start in starts[:3]), key=found.cost)
-    return found.plan_with(best)
+    return found.plan_with(found.milder(best))
 
 
 class _Assignments:
@@ -317,6 +337,17 @@ class _Assignments:
                 best = min((best, *changed), key=self.cost)
             if best == before:
                 break
+        return best
+
+    def milder(self, assigned: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        """Return the assignment in which each link with top-k keeps as much as it can without a longer round."""
+        best = assigned
+        for place, choice in enumerate(assigned):
+            for ratio in (r for r in RATIOS if choice.codec == TOP_K and r < choice.ratio):
+                other = (*best[:place], Choice(TOP_K, ratio, top_k_loss(ratio)), *best[place + 1 :])
+                if self.cost(other)[:2] <= self.cost(best)[:2]:
+                    best = other
+                    break
         return best
 
     def _link_s(self, link: Link, choice: Choice) -> float:

@@ -214,8 +214,12 @@ def test_error_feedback_leaves_memory_to_backups() -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"compression": "zip"}, "compression is 'zip'; allowed are auto, fp16, bf16, int8, int4, int8-hadamard"),
-    ({"compression": "forward-mask"}, "allowed are auto, fp16"),
-    ({"compression": "auto", "compression_ratio": 10}, "compression_ratio belongs to compression top-k, not to auto"),
+    ({"compression": "dense"}, "allowed are auto, fp16"),
+    ({"compression": "forward-mask"}, "compression forward-mask needs a compression_ratio"),
+    (
+        {"compression": "auto", "compression_ratio": 10},
+        "compression_ratio belongs to compression top-k and forward-mask, not to auto",
+    ),
     ({"compression": "top-k"}, "compression top-k needs a compression_ratio"),
     ({"compression": "auto", "compression_loss": 1.5}, "compression_loss 1.5 is not below 1"),
     ({"compression": "auto", "compression_loss": 0}, "compression_loss must be a number above 0"),
@@ -250,3 +254,52 @@ def test_plans_do_not_depend_on_what_was_solved_before() -> None:
     clock = Clock(fleet({"ab": 1e4, "cb": 3e4}), profile(1e-7, 1e-7))
     assert with_codecs(CHAIN, clock, TWO) == with_codecs(CHAIN, Clock(clock.fleet, clock.profile), TWO)
     assert math.isfinite(clock.round_s(with_codecs(CHAIN, clock, TWO)))
+
+
+def test_each_link_keeps_as_much_as_its_slack_allows() -> None:
+    """auto thins the link that the round waits for, and one whose device would wait only as far as that shortens the
+    round.
+    """
+    units = tuple(replace(unit, output_bytes=8192, gradient_bytes=8192) for unit in fleets.UNITS)
+    known = replace(profile(1e-8, 1e-8), units=units)
+    clock = Clock(fleet({"ac": 1e5, "ca": 1e5}, default=1e4), known)
+    allowed = (Choice("top-k", 100.0, top_k_loss(100.0)),)
+    found = with_codecs(GROUP, clock, allowed)
+    ratios = {use.source + use.target: use.ratio for use in found.links}
+    every = replace(found, links=tuple(replace(use, ratio=100.0) for use in found.links))
+    assert clock.round_s(found) <= clock.round_s(every)
+    assert min(ratios.values()) < max(ratios.values()) <= 100.0, ratios
+    for use in found.links:
+        milder = [ratio for ratio in RATIOS if ratio < use.ratio]
+        for ratio in milder:
+            other = tuple(replace(each, ratio=ratio) if each is use else each for each in found.links)
+            assert clock.round_s(replace(found, links=other)) > clock.round_s(found), (use, ratio)
+
+
+def test_gradients_come_back_at_what_the_forward_kept() -> None:
+    """With forward-mask values cross in top-k and gradients without indices, at the ratio of the values."""
+    options = {"compression": "forward-mask", "compression_ratio": 50.0}
+    problem = replace(small(method="equal-modules"), fleet=fleet({}, default=1e4))
+    masked = solve("fusionllm", replace(problem, options={**problem.options, **options})).plan
+    plain = solve("fusionllm", replace(problem, options={**problem.options, **options, "compression": "top-k"})).plan
+    assert {use.codec for use in plain.links} == {"top-k"} and {use.codec for use in masked.links} == {
+        "top-k",
+        "forward-mask",
+    }
+    by_pair = {(use.source, use.target): use for use in masked.links}
+    for (a, b), use in by_pair.items():
+        if use.codec == "forward-mask":
+            assert by_pair[b, a].codec == "top-k" and by_pair[b, a].ratio == use.ratio
+    clock = Clock(problem.fleet, problem.profile)
+    assert clock.round_s(masked) < clock.round_s(plain)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_slowest_link_sends_one_byte_in_so_many_in_any_precision(size: int) -> None:
+    """Kept elements are bfloat16, so that of a model in bfloat16 fewer may be kept for the same share of bytes."""
+    units = tuple(replace(u, output_bytes=8 * 4096, gradient_bytes=8 * 4096) for u in fleets.UNITS)
+    known = replace(profile(0.0, 0.0), units=units, element_bytes=size)
+    clock = Clock(fleet({}, default=1e4), known)
+    thin = with_top_k(CHAIN, clock, 20.0)
+    sent = {row.device: row.bytes for row in clock.forecast(thin).rows if row.is_transfer}
+    assert max(sent.values()) == pytest.approx(4 * 8 * 4096 / 20, rel=0.02)

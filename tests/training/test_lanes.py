@@ -28,6 +28,7 @@ from tests.training.control_comparison import (
 )
 from tests.training.lane_training import LaneModel, lane_models, train_by_blocks, train_federated, train_lane
 from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.training.plain_half import compute_in_half
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
 from tests.training.test_control import WHOLE, cut_run
 from tests.training.test_stop import StopAfter, assert_same_end
@@ -90,10 +91,10 @@ def split(
     return lanes_plan(lanes, order=tuple(orders), average_every_rounds=every)
 
 
-def ready_for(folder: Path, name: str = "bert", *, lora: Lora | None = None, precision: str = "float32") -> Prepared:
+def ready_for(folder: Path, name: str = "bert", *, lora: Lora | None = None, **changes: Any) -> Prepared:
     """Return a tiny model with dropout, and data."""
     family = BY_NAME[name]
-    model = model_request(family, dropout=True, lora=lora, precision=precision)
+    model = model_request(family, dropout=True, lora=lora, **changes)
     return prepared(model, data_request(family, folder), folder)
 
 
@@ -250,12 +251,16 @@ CODED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODED)
-@pytest.mark.parametrize("shares", [[[8], [8]], [[3, 5], [8]]], ids=["alone", "group"])
+@pytest.mark.parametrize(
+    ("shares", "mixed"),
+    [([[8], [8]], None), ([[3, 5], [8]], None), ([[8], [8]], "bf16")],
+    ids=["alone", "group", "mixed precision"],
+)
 def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
-    name: str, shares: list[list[int]], tmp_path: Path
+    name: str, shares: list[list[int]], mixed: str | None, tmp_path: Path
 ) -> None:
-    """Every link has its codec; samples decode alike however a group deals them."""
-    ready = ready_for(tmp_path)
+    """Every link has its codec; samples decode alike however a group deals them, and as bfloat16 where that crosses."""
+    ready = ready_for(tmp_path, mixed_precision=mixed)
     (there, there_ratio), (back, back_ratio) = CODED[name]
     made = plan(ready.units, [2], shares)
     pairs = [(a, made.lanes[0].segments[1].devices[0]) for a in made.lanes[0].segments[0].devices]
@@ -270,7 +275,7 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
         return (coded, *output[1:]) if isinstance(output, tuple) else coded
 
     def control(order: Order) -> Control:
-        whole = whole_model(ready)
+        whole = whole_model(ready) if mixed is None else compute_in_half(whole_model(ready), mixed)
         whole.get_submodule(ready.units[1]).register_forward_hook(crossed)
         return train_unsplit(whole, PreparedData(ready.folders.data), TRAINING, ready.seed, ready.units, order)
 
