@@ -278,6 +278,9 @@ class Profile:
     optimizer_bytes_per_param_byte: float = 2.0
     subnets: Annotated[tuple[Subnet, ...], Field(exclude_if=lambda value: not value)] = ()
     """Heads with their scores, block by block; empty unless the run asks for scores."""
+    scored_rows: Annotated[tuple[int, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Rows of the training split that gradients and Fisher scores are of, micro-batch after micro-batch: those of the
+    first round."""
     element_bytes: Annotated[int, Field(exclude_if=lambda value: value == ELEMENT_BYTES)] = ELEMENT_BYTES
     """Size of an element that a codec may change: 8 in a model of float64."""
     tied_bytes: Annotated[dict[str, int], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)

@@ -9,12 +9,14 @@ are zero at the start of training. Sums are in double precision.
 import math
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from fleetune.arrays import Ints
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import gigabytes
@@ -57,19 +59,25 @@ def score_heads(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, sen
     segment.train()
     send({"event": MEASURING})
     accumulator, throttle = ScoreAccumulator(heads, segment.parameters), CpuThrottle(task.cores)
-    losses = first_round_losses(segment, PreparedData(Path(task.data_folder)), scoring)
+    data = PreparedData(Path(task.data_folder))
+    losses = first_round_losses(segment, data, scoring)
     for number in range(scoring.micro_batches):
         with throttle.throttled():
             accumulator.add(next(losses))
         send({"event": PROGRESS, "done": number + 1, "total": scoring.micro_batches})
-    return accumulator.scores()
+    return replace(accumulator.scores(), rows=tuple(int(row) for row in first_round_rows(data, scoring)))
+
+
+def first_round_rows(data: PreparedData, scoring: ScoringTask) -> Ints:
+    """Rows of the training split in the first round of one lane."""
+    return batch_indices(data.size("train"), scoring.batch_samples, scoring.seed, 0)
 
 
 def first_round_losses(segment: SegmentRunner, data: PreparedData, scoring: ScoringTask) -> Iterator[torch.Tensor]:
     """Yields the loss contribution of each micro-batch of the first round, with the samples and dropout of training.
     `segment` is the whole model."""
     samples, graph = scoring.micro_batch_samples, segment.graph
-    rows = batch_indices(data.size("train"), scoring.batch_samples, scoring.seed, 0)
+    rows = first_round_rows(data, scoring)
     targets = count_targets(data.rows("train", rows)["labels"], data.task)
     for number in range(scoring.micro_batches):
         chosen = data.rows("train", rows[number * samples : (number + 1) * samples])

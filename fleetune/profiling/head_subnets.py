@@ -36,11 +36,11 @@ def heads_to_score(task: ProfilingTask, graph: g.Graph, module: nn.Module) -> tu
 
 def scored_subnets(
     task: ProfilingTask, graph: g.Graph, module: nn.Module, found: tuple[AttentionHead, ...]
-) -> tuple[Subnet, ...]:
-    """Subnets of the profile: every head with its parts of units and its scores."""
-    parts = SubnetParts(graph, module)
-    scored = zip(found, _scores(task).heads, strict=True)
-    return tuple(
+) -> tuple[tuple[Subnet, ...], tuple[int, ...]]:
+    """Subnets of the profile, every head with its parts of units and its scores, and the rows that were scored."""
+    parts, scores = SubnetParts(graph, module), _scores(task)
+    scored = zip(found, scores.heads, strict=True)
+    subnets = tuple(
         Subnet(
             name=head.name,
             parts=parts.of(head),
@@ -50,6 +50,7 @@ def scored_subnets(
         )
         for head, one in scored
     )
+    return subnets, scores.rows
 
 
 def _scores(task: ProfilingTask) -> Scores:

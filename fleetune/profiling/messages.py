@@ -67,6 +67,8 @@ class Scores:
     """Scores of all heads, in the order of `models.attention_heads`."""
 
     heads: tuple[HeadScores, ...]
+    rows: tuple[int, ...] = ()
+    """Of the training split, in the order of the micro-batches."""
 
 
 T = TypeVar("T", DeviceMeasurement, Scores)

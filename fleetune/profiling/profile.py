@@ -43,13 +43,15 @@ def profile(task: ProfilingTask) -> Profile:
         costs.workspace_bytes,
         costs.sizes,
     )
+    subnets, rows = scored_subnets(task, graph, module, scored) if scored else ((), ())
     made = Profile(
         model=task.model.source or str((task.model.config or {}).get("model_type")),
         units=with_coded_values(graph, units) if task.codecs else units,
         batch_sizes=costs.sizes,
         times=costs.times,
         optimizer_bytes_per_param_byte=task.training.optimizer_bytes_per_param_byte,
-        subnets=scored_subnets(task, graph, module, scored) if scored else (),
+        subnets=subnets,
+        scored_rows=rows,
         element_bytes=coded_element_bytes(graph) if task.codecs else ELEMENT_BYTES,
         tied_bytes=tied_bytes(graph, module),
     )

@@ -366,6 +366,9 @@ def test_real_and_simulated_fleets_find_the_same_heads(
     absent = Fleet(devices=(Device(name="ann", memory_bytes=1 << 20, cores=1, fingerprint="f", simulated=simulated),))
     unreal = profile(replace(task, fleet=absent, sites=LocalSites(Scripted({}))))
     assert len(real.subnets) == 4 and real.subnets == unreal.subnets
+    count = PreparedData(vit.folders.data).size("train")
+    first = batch_indices(count, BATCH, task.seed, 0)
+    assert list(real.scored_rows) == list(unreal.scored_rows) == first.tolist(), "scores say which rows they are of"
     assert real.times_of("ann").profiling_s and unreal.times_of("ann").simulated
     for subnet, one in zip(real.subnets, scores(ask(vit)).heads, strict=True):
         assert (subnet.weight_magnitude, subnet.gradient_magnitude, subnet.fisher) == (
