@@ -1,13 +1,15 @@
-"""Plans of several lanes train in containers as they do in processes."""
+"""Plans of all kinds train in containers as they do in processes."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import PROCESS, Fleet
-from fleetune.contracts.plan import Lane, PlanResult
+from fleetune.contracts.plan import Lane, Plan, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.launching import LocalSites
 from fleetune.training import coordinator
@@ -17,22 +19,45 @@ from tests.engine.pipelines import Told, config, run
 ROUNDS = 6
 
 
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "split-learning": {
+        "strategy": {"name": "split-learning", "options": {"helpers": ["desk"], "average_every_rounds": 4}}
+    },
+    "fusionllm": {"strategy": {"name": "asteroid", "options": {"compression": "int8", "warmup": [2, 1]}}},
+    "d2ft": {
+        "strategy": {"name": "d2ft", "options": {"full": 2, "forward_only": 1, "warmup": [2, 1]}},
+        "profile": {"scores": True},
+    },
+}
+
+
 @pytest.mark.slow
-def test_split_learning_in_containers_gives_the_weights_of_processes(store_root: Path, tmp_path: Path) -> None:
-    """Two clients, a helper that works for both, and averages every 4 rounds: every tensor agrees in every bit."""
-    strategy = {"name": "split-learning", "options": {"helpers": ["desk"], "average_every_rounds": 4}}
-    told = run(config(tmp_path, count=3, strategy=strategy), store_root, until="train")
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_plans_in_containers_give_the_weights_of_processes(name: str, store_root: Path, tmp_path: Path) -> None:
+    """Averaged clients of a helper, a pipeline with a codec on its links, gated heads: every tensor agrees in every
+    bit.
+    """
+    count = 3 if name == "split-learning" else 2
+    told = run(config(tmp_path, count=count, **STRATEGIES[name]), store_root, until="train")
     folder = {kind: told.store.folder(kind, digest) for kind, digest in told.record.outputs.items()}
     fleet = json_io.read(Fleet, folder["fleet"] / "fleet.json")
     assert {device.launcher for device in fleet.devices} == {"docker"}
     plan = json_io.read(PlanResult, folder["plan"] / "plan.json")
-    assert len(plan.plan.lanes) == 2 and {"desk"} == set.intersection(*map(set, map(_devices, plan.plan.lanes)))
+    assert SPECIAL[name](plan.plan), plan.plan
     _train_on_processes(told, plan, _as_processes(fleet), tmp_path)
     ours, theirs = tmp_path / "output" / "checkpoint" / "state", folder["checkpoint"] / "state"
     names = {path.name for path in theirs.glob("*.safetensors")}
     assert names and names == {path.name for path in ours.glob("*.safetensors")}
-    for name in names:
-        assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+    for file in names:
+        assert (ours / file).read_bytes() == (theirs / file).read_bytes(), file
+
+
+SPECIAL: dict[str, Callable[[Plan], bool]] = {
+    "split-learning": lambda plan: {"desk"} == set.intersection(*map(set, map(_devices, plan.lanes))),
+    "fusionllm": lambda plan: {use.codec for use in plan.links} == {"int8"} and len(plan.devices) == 2,
+    "d2ft": lambda plan: len(plan.devices) == 2 and {"1", "2", "3"} >= set("".join(g.operations for g in plan.gates)),
+}
+"""What a plan of each has that others have not."""
 
 
 def _devices(lane: Lane) -> tuple[str, ...]:
