@@ -24,6 +24,7 @@ from fleetune.drawing.scores_text import scores_text
 from fleetune.drawing.svg import STYLE, colour_of_segment
 from fleetune.drawing.text import link_text, plan_text, trained_text, units_text
 from fleetune.errors import Refused
+from fleetune.program import lower
 
 
 @record
@@ -89,6 +90,7 @@ def report(content: ReportContent) -> str:
         style=Markup(STYLE),
         charts={name: Markup(chart) for name, chart in charts.items()},
         plan_text=plan_text(content.plan),
+        programs=_programs(content),
         scores=scores_text(content.training) if content.training else [],
         recoveries=course_texts(content.course),
         segments=_segment_rows(content),
@@ -106,6 +108,23 @@ def report(content: ReportContent) -> str:
         sent=sum(link.bytes for link in content.forecast.link_bytes),
         profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
     )
+
+
+MOST_STEPS = 400
+"""Steps of a device that a report lists."""
+
+
+def _programs(content: ReportContent) -> list[str]:
+    """Return the steps of each device, as far as a report lists them."""
+    units = content.profile.units
+    trainable = {unit.name for unit in units if unit.trainable_bytes}
+    made = lower(content.plan.plan, trainable=trainable, tied={unit.name: unit.tied for unit in units})
+    texts = []
+    for own in made:
+        lines = str(own).splitlines()
+        left = len(lines) - 1 - MOST_STEPS
+        texts.append("\n".join([*lines[: MOST_STEPS + 1], *([f"  ... {left} more"] if left > 0 else [])]))
+    return texts
 
 
 def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:

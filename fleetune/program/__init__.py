@@ -6,7 +6,7 @@ proves that every receive has its send, and reports print them. Steps are data t
 
 from fleetune.program.lower import lower
 from fleetune.program.seats import SampleTransfer, Seat, sample_transfers, seats_of
-from fleetune.program.steps import DeviceProgram, Program, Step, parse_step
+from fleetune.program.steps import DeviceProgram, Program, Step, parse_program, parse_step
 
 __all__ = [
     "DeviceProgram",
@@ -15,6 +15,7 @@ __all__ = [
     "Seat",
     "Step",
     "lower",
+    "parse_program",
     "parse_step",
     "sample_transfers",
     "seats_of",

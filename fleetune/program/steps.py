@@ -16,7 +16,7 @@ parts of a few megabytes, so that no device ever holds another's whole state.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fleetune.contracts.plan import Action, parse_action
@@ -31,6 +31,7 @@ PREPOSITION = {
 }  # fmt: skip
 OUTGOING = (SEND, HAND, PUSH)
 KINDS = (RUN, *PREPOSITION)
+_AVERAGE = "average: "
 SPELLING = re.compile(r"(\w+) (\S+)(?: (from|to|with) (\S+))?(?: (\d+):(\d+))?( shared)?")
 
 
@@ -93,7 +94,7 @@ class DeviceProgram:
 
     def __str__(self) -> str:
         lines = [f"{self.device}:", *(f"  {step}" for step in self.round)]
-        return "\n".join([*lines, *(f"  average: {step}" for step in self.average)])
+        return "\n".join([*lines, *(f"  {_AVERAGE}{step}" for step in self.average)])
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -121,6 +122,30 @@ class Program:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.devices))
+
+
+def parse_program(text: str) -> Program:
+    """Parse the steps of all devices as `str` of a program spells them. Refused: any other text; the error names the
+    line."""
+    made: list[DeviceProgram] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            if not line.startswith("  "):
+                if not line.endswith(":") or line == ":":
+                    raise Refused(f"{line!r} is no device; write its name and a colon")
+                made.append(DeviceProgram(line[:-1], ()))
+                continue
+            if not made:
+                raise Refused(f"{line!r} stands before any device; write a device's name and a colon first")
+            own, averages = made[-1], line.startswith(f"  {_AVERAGE}")
+            step = parse_step(line[2:].removeprefix(_AVERAGE))
+        except Refused as error:
+            raise Refused(f"program, line {number}: {error}") from None
+        if averages:
+            made[-1] = replace(own, average=(*own.average, step))
+        else:
+            made[-1] = replace(own, round=(*own.round, step))
+    return Program(tuple(made))
 
 
 PART_BYTES = 1 << 21

@@ -12,7 +12,7 @@ from fleetune.clock.costs import segments_on
 from fleetune.contracts.plan import Plan
 from fleetune.errors import FleetuneError
 from fleetune.planning import Problem, solve
-from fleetune.program import DeviceProgram, Program, lower, parse_step
+from fleetune.program import DeviceProgram, Program, lower, parse_program, parse_step
 from fleetune.program.execution import carry_out, kept_micro_batches
 from tests.clock import ticks
 from tests.clock.ticks import segment
@@ -37,6 +37,7 @@ def stuck(made: Program) -> list[str]:
 def assert_ends(plan: Plan) -> None:
     """Assert that a plan's program ends, all messages are received, and its peaks are those the clock counts."""
     made = lower(plan)
+    assert parse_program(str(made)) == made, "programs are text that parses back, with averages and lanes too"
     assert carry_out(made) == ((), ())
     for own in made:
         counted = {(p.lane, p.index): kept_by_the_clock(plan, own.device, p) for p in segments_on(plan, own.device)}

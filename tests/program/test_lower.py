@@ -1,5 +1,6 @@
 """Programs: drawn by hand for small plans, and proven for random ones."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -9,7 +10,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
-from fleetune.program import Program, lower, parse_step, steps
+from fleetune.program import Program, lower, parse_program, parse_step, steps
 from tests.clock.plans import chains
 from tests.clock.ticks import plan, segment
 
@@ -107,8 +108,7 @@ def test_every_receive_has_its_send(drawn_chain: tuple[Plan, Fleet, Profile]) ->
     sent = transfers(program, {steps.SEND: "t", steps.HAND: "h", steps.PUSH: "p"})
     received = transfers(program, {steps.RECEIVE: "t", steps.PULL: "h", steps.COLLECT: "p"})
     assert sent == received and (not sent or max(sent.values()) == 1)
-    for own in program:
-        assert all(parse_step(str(step)) == step for step in own.round)
+    assert parse_program(str(program)) == program
 
 
 @pytest.mark.parametrize(
@@ -118,3 +118,17 @@ def test_other_texts_are_no_steps(line: str) -> None:
     """The refusal shows how a step is written."""
     with pytest.raises(Refused, match="write"):
         parse_step(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("  run main/0F0", "line 1: '  run main/0F0' stands before any device"),
+        ("a:\n  run main/0F0\nb", "line 3: 'b' is no device; write its name and a colon"),
+        ("a:\n  average: go x/0A0", "line 2: step 'go x/0A0': write KIND"),
+    ],
+)
+def test_other_texts_are_no_programs(text: str, said: str) -> None:
+    """The refusal names the line."""
+    with pytest.raises(Refused, match=f"^program, {re.escape(said)}"):
+        parse_program(text)
