@@ -49,12 +49,19 @@ class PacedSender:
         self._queue: queue.SimpleQueue[tuple[int, Message] | None] = queue.SimpleQueue()
         self._dropped = 0
         """Times that what was queued was dropped."""
+        self._given_bytes = self._taken_bytes = 0  # each is changed by one thread alone
         self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
         self._thread.start()
 
     def send(self, message: Message) -> None:
         """Queue a message; the memory of its parts must not change until it is received."""
+        self._given_bytes += _content_bytes(message)
         self._queue.put((self._dropped, message))
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the contents of messages that are queued."""
+        return self._given_bytes - self._taken_bytes
 
     def drop_queued(self) -> None:
         """Send nothing of what is queued, which nobody wants any more; call it from the thread that sends."""
@@ -70,17 +77,22 @@ class PacedSender:
         free_s = self._now_s()
         while (queued := self._queue.get()) is not None and not self._closed.is_set():
             dropped, message = queued
+            size = _content_bytes(message)
             ahead_s = free_s - self._now_s()
             if ahead_s > 0 and dropped == self._dropped:
                 self._wait_s(ahead_s)
             if self._closed.is_set():
                 return
-            if dropped != self._dropped:
-                continue
-            size = 0
-            with suppress(Refused):  # the peer has ended
-                size = self._send(message)
-            free_s = max(free_s, self._now_s()) + size / self._bytes_per_s
+            sent = 0
+            if dropped == self._dropped:
+                with suppress(Refused):  # the peer has ended
+                    sent = self._send(message)
+            self._taken_bytes += size
+            free_s = max(free_s, self._now_s()) + sent / self._bytes_per_s
+
+
+def _content_bytes(message: Message) -> int:
+    return sum(memoryview(part).nbytes for part in message.parts)
 
 
 HEARTBEAT_MS = 500

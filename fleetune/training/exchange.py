@@ -123,6 +123,10 @@ class Exchange:
         self._limits[peer] = chunk_bytes(bytes_per_s, self._endpoint.limit_bytes)
         self._paced[peer] = PacedSender(lambda message: self._transmit(peer, message), bytes_per_s)
 
+    def queued_bytes(self) -> dict[str, int]:
+        """Return the bytes of this round's messages that wait for their turn at a rate, by peer."""
+        return {peer: waiting for peer, sender in self._paced.items() if (waiting := sender.queued_bytes)}
+
     def split(self, peer: str, limit_bytes: int) -> None:
         """Send to a peer in messages of at most this size, from now on."""
         self._limits[peer] = limit_bytes

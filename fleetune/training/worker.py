@@ -208,7 +208,7 @@ class _Worker:
             "loss_scale": loss_scale,
             "overflowed": overflowed,
             "peak_memory_bytes": self._memory.bytes(),
-            "sent_bytes": self._links.bytes_sent(),
+            "sent_bytes": self._links.round_bytes(),
             "energy_j": self._energy.take(),
         }
         self._exchange.send_control("ready", header, encode_rows(work.rows))

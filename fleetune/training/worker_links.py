@@ -1,5 +1,6 @@
 """A worker's connections, and those that it can make."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -46,6 +47,17 @@ class WorkerLinks:
         for name in set(peers) - self._connected:
             self.endpoint.connect(name, *self._peers[name])
             self._connected.add(name)
+
+    def round_bytes(self) -> dict[str, int]:
+        """Return the bytes of a round that ends now, by worker; where a link is shared some of them wait to be sent."""
+        found = Counter(self.bytes_sent())
+        while True:
+            waiting = self.exchange.queued_bytes()
+            more = self.bytes_sent()
+            found.update(more)
+            if not more:  # else some of what waited was sent while it was counted
+                found.update(waiting)
+                return dict(found)
 
     def bytes_sent(self) -> dict[str, int]:
         """Return the bytes sent to each worker since the last call."""

@@ -29,3 +29,16 @@ def test_a_device_with_a_share_of_a_link_sends_no_faster(tmp_path: Path) -> None
     assert least_s["d0>s"] > 0.2, "enough bytes to see it"
     assert took_s["d0>s"] > 0.8 * least_s["d0>s"]
     assert took_s["d1>s"] < 0.5 * took_s["d0>s"]
+
+
+@pytest.mark.slow
+def test_what_a_share_sends_after_the_report_counts_for_its_round(tmp_path: Path) -> None:
+    """A device reports its round while its gradients wait for their turn; all their bytes are of that round."""
+    ready = ready_for(tmp_path)
+    made = by_blocks(ready, [2])
+    made = replace(made, links=tuple(LinkUse(source=d, target="s", share=2e-3) for d in ("d0", "d1")))
+    metrics = run_plan(ready, made, replace(TRAINING, rounds=4), tmp_path)
+    rows = {row.device: row.bytes for row in metrics.timeline if ">s" in row.device and "U" in row.action}
+    sent = {f"{link.source}>{link.target}": link.bytes for link in metrics.link_bytes}
+    for link, size in rows.items():
+        assert size <= sent[link] < 1.1 * size + 4096, (link, size, sent)
