@@ -39,7 +39,7 @@ class Options:
     full: int = 3
     """Micro-batches per round in which each subnet is trained; at most all of them."""
     forward_only: int = 1
-    """Micro-batches per round in which each subnet is only run forward."""
+    """Most micro-batches per round in which each subnet is only run forward; fewer by bilevel, where full wins."""
     budgets: dict[str, tuple[int, int]] = field(default_factory=dict)
     """device -> (full, forward_only) of its subnets, instead of the values above; in a group that shares samples, the
     smallest of each holds for all."""

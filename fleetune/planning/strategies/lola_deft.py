@@ -71,7 +71,7 @@ class LolaDeft:
     name = "lola-deft"
     options: ClassVar[type] = Options
     methods: ClassVar[dict[str, str]] = {"method": "deft"}
-    summary = "every device tunes one block of the whole frozen model; a server collects (LoRA; data stays where it is)"
+    summary = "every device tunes one block of the whole frozen model; a server collects (LoRA)"
     citation = papers.LOLA_DEFT
 
     def unsupported_reason(self, problem: Problem) -> str:
