@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from typing_extensions import Buffer
 
 from fleetune.contracts.metrics import TimelineRow, span_s
-from fleetune.contracts.plan import BACKWARD, FORWARD, Plan, parse_action
+from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Plan, parse_action
 from fleetune.errors import Refused
 
 DRIFT = 1e-4
@@ -98,6 +98,16 @@ def busy_s(rows: Iterable[TimelineRow]) -> dict[str, float]:
     for row in rows:
         if not row.is_transfer and parse_action(row.action).letter in (FORWARD, BACKWARD):
             found[row.device] = found.get(row.device, 0.0) + row.end_s - row.start_s
+    return found
+
+
+def upload_s(rows: Iterable[TimelineRow], collector: str | None) -> dict[str, float]:
+    """Return each device's seconds of sending gradients to the collector; empty without one."""
+    found: dict[str, float] = {}
+    for row in rows:
+        source, _, target = row.device.partition(">")
+        if target and target == collector and parse_action(row.action).letter == UPDATE:
+            found[source] = found.get(source, 0.0) + row.end_s - row.start_s
     return found
 
 

@@ -5,8 +5,9 @@ units that a lane trains: a round in which no block moves costs nothing. Lanes k
 share of the uplink.
 
 A device's next latency with a block is forecast as its compute seconds by the profile, times what the device measured
-over what was forecast in the last rounds, plus the block's bytes over its share of its link. The best assignment has
-the least largest latency. It replaces the present one only if that is shorter by MIN_GAIN, so that noise moves nothing.
+over what was forecast in the last rounds, plus the upload of the block's gradients over its share of its link, times
+what its uploads took over what was forecast. The best assignment has the least largest latency. It replaces the present
+one only if that is shorter by MIN_GAIN, so that noise moves nothing.
 
 A decision is a part of its round's commit. A resumed training follows the logged decisions, those of rounds that it
 runs again included, and measures only after them.
@@ -37,17 +38,23 @@ class Replanner:
         self._fleet, self._profile, self._clock = fleet, profile, Clock(fleet, profile)
         self._logged = dict(logged)
         self._busy_s: dict[str, list[float]] = {}
+        self._upload_s: dict[str, list[float]] = {}
 
     def follow(self, plan: Plan) -> None:
         """Go on from another plan, with measurements of its own."""
         if plan != self.plan:
             self.plan = plan
-            self._busy_s.clear()
+            self._forget()
 
-    def observe(self, busy_s: Mapping[str, float]) -> None:
-        """Add each device's compute seconds of a round."""
-        for device, seconds in busy_s.items():
-            self._busy_s.setdefault(device, []).append(seconds)
+    def observe(self, busy_s: Mapping[str, float], upload_s: Mapping[str, float] | None = None) -> None:
+        """Add each device's seconds of a round: computing, and sending its gradients to the collector."""
+        for measured, found in ((busy_s, self._busy_s), (upload_s or {}, self._upload_s)):
+            for device, seconds in measured.items():
+                found.setdefault(device, []).append(seconds)
+
+    def _forget(self) -> None:
+        self._busy_s.clear()
+        self._upload_s.clear()
 
     def after(self, round: int) -> Moves:
         """Return what moves after a round (from 0), and make it the plan in force."""
@@ -61,7 +68,7 @@ class Replanner:
         else:
             moves = self._decide()
         if (round + 1) % every == 0 or moves:
-            self._busy_s.clear()
+            self._forget()
         self.plan = moved(self.plan, moves)
         return moves
 
@@ -96,10 +103,18 @@ class Replanner:
         computing_s = pace * self._compute_s(at, block)
         if device == collector:
             return computing_s
-        size = sum(self._profile.unit(name).trainable_bytes for name in block)
-        link = self._fleet.link(device, collector)
-        share = next((u.share for u in self.plan.links if (u.source, u.target) == (device, collector)), 1.0)
-        return computing_s + link.latency_s + size / (link.bytes_per_s * share)
+        slower = 1.0
+        if self._upload_s.get(device):
+            slower = statistics.median(self._upload_s[device]) / self._upload_forecast_s(device, blocks[at])
+        return computing_s + slower * self._upload_forecast_s(device, block)
+
+    def _upload_forecast_s(self, device: str, block: Sequence[str]) -> float:
+        """Return the forecast seconds in which a block's gradients reach the collector."""
+        assert self.plan.collector is not None, "blocks are dealt anew where there is a collector"
+        size = sum(self._profile.unit(name).trainable_bytes for name in block) - self._profile.repeated_bytes(block)
+        link = self._fleet.link(device, self.plan.collector)
+        share = next((u.share for u in self.plan.links if (u.source, u.target) == (device, self.plan.collector)), 1.0)
+        return link.latency_s + size / (link.bytes_per_s * share)
 
     def _compute_s(self, at: int, block: Sequence[str]) -> float:
         """Return the forecast compute seconds of a round of a lane that trains a block."""

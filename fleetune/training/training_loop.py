@@ -26,7 +26,7 @@ from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, 
 from fleetune.training.end_error import end_error
 from fleetune.training.exchange import attempt_of
 from fleetune.training.loss_scale import next_scale, step_scales
-from fleetune.training.measurements import RoundMeasurements, busy_s
+from fleetune.training.measurements import RoundMeasurements, busy_s, upload_s
 from fleetune.training.migration import Migration, describe_version, parse_holdings, parse_version
 from fleetune.training.pace import PaceWatch
 from fleetune.training.parcels import FETCH, StoredParcels
@@ -330,7 +330,8 @@ class TrainingLoop:
             self._measured.revised(round, plan)
         metrics, norms = round_metrics(task, plan, round, self._ready, self._measured)
         if self._replanner.plan.replan_every_rounds:
-            self._replanner.observe(task.measured_busy(round, busy_s(self._measured.newest)))
+            rows = self._measured.newest
+            self._replanner.observe(task.measured_busy(round, busy_s(rows)), upload_s(rows, plan.collector))
             metrics = replace(metrics, moves=dict(self._replanner.after(round)))
         self._log.commit(metrics)
         task.logged(round)

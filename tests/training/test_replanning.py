@@ -14,7 +14,7 @@ from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.contracts.plan import LinkUse, Plan
 from fleetune.errors import Refused
 from fleetune.training.commit_log import COMMITS, CommitLog, logged_beyond
-from fleetune.training.measurements import busy_s
+from fleetune.training.measurements import busy_s, upload_s
 from fleetune.training.replanning import Replanner, least_largest
 from fleetune.training.roles import Moves, after_rounds
 from tests.clock import fleets, ticks
@@ -59,6 +59,17 @@ def test_latencies_are_measured_compute_and_the_share_of_the_link() -> None:
     found.observe({"a": 66 * ticks.TICK_S, "b": 13 * ticks.TICK_S})
     expected = [[66 + 3 + 24, 26 + 3 + 8], [33 + 3 + 24, 13 + 3 + 8]]
     assert np.allclose(found.latencies_s() / ticks.TICK_S, expected, atol=0.01)
+
+
+def test_a_link_that_has_become_slow_counts_as_it_was_measured() -> None:
+    """a's upload of 12 bytes takes 81 ticks instead of the 27 of its profile: b's block would take a 33 there, and b's
+    own link is as it was.
+    """
+    found = replanner()
+    found.observe({name: ticks.TICK_S * (33 if name == "a" else 13) for name in "ab"}, {"a": 81 * ticks.TICK_S})
+    expected = [[33 + 81, 13 + 3 * 11], [33 + 27, 13 + 11]]
+    assert np.allclose(found.latencies_s() / ticks.TICK_S, expected, atol=0.01)
+    assert found.after(1) == SWAP, "the larger block goes to the device that sends faster"
 
 
 def test_a_slow_device_gives_its_long_block_away_and_gets_it_back() -> None:
@@ -125,6 +136,7 @@ def test_busy_seconds_are_those_of_forwards_and_backwards() -> None:
     spans = [("a", "x/0F0", 1.0, 2.0), ("a", "x/0B0", 3.0, 5.0), ("b", "y/0F0", 0.0, 0.5), ("a>s", "x/0U0", 5.0, 9.0)]
     rows = [TimelineRow(device=d, lane=a[0], action=a, start_s=s, end_s=e) for d, a, s, e in spans]
     assert busy_s(rows) == {"a": 3.0, "b": 0.5}
+    assert upload_s(rows, "s") == {"a": 4.0} and upload_s(rows, None) == {} == upload_s(rows, "b")
 
 
 @given(TABLES)
