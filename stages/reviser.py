@@ -3,7 +3,7 @@
 Planners are no part of the stage key of train: whatever plan follows a loss, the weights are the same but for rounding.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypedDict
 
 from fleetune.contracts.fleet import Fleet
@@ -19,11 +19,11 @@ class Replanning(TypedDict):
     load_planners: Callable[[], None]
 
 
-def replanning(result: PlanResult, fleet: Fleet, profile: Profile, seed: int) -> Replanning:
-    """Return what plans anew in a training of this plan."""
+def replanning(result: PlanResult, fleet: Fleet, profile: Profile, seed: int, owners: Iterable[str] = ()) -> Replanning:
+    """Return what plans anew in a training of this plan. owners: devices that have data of their own."""
     return Replanning(
-        revise=reviser(result, fleet, profile, seed),
-        around_stragglers=around_stragglers(result, fleet, profile, seed),
+        revise=reviser(result, fleet, profile, seed, tuple(owners)),
+        around_stragglers=around_stragglers(result, fleet, profile, seed, tuple(owners)),
         load_planners=load_planners,
     )
 
@@ -34,7 +34,7 @@ def load_planners() -> None:
 
 
 def reviser(
-    result: PlanResult, fleet: Fleet, profile: Profile, seed: int
+    result: PlanResult, fleet: Fleet, profile: Profile, seed: int, owners: tuple[str, ...] = ()
 ) -> Callable[[Plan, Collection[str]], PlanResult]:
     """Return what plans for the devices that are left. result: the first plan."""
 
@@ -42,13 +42,13 @@ def reviser(
         from fleetune.planning.revision import Reviser  # not in stage keys
         from fleetune.planning.strategy import Problem  # not in stage keys
 
-        return Reviser(problem=Problem.of(result, fleet, profile, seed))(plan, lost)
+        return Reviser(problem=Problem.of(result, fleet, profile, seed, owners))(plan, lost)
 
     return revise
 
 
 def around_stragglers(
-    result: PlanResult, fleet: Fleet, profile: Profile, seed: int
+    result: PlanResult, fleet: Fleet, profile: Profile, seed: int, owners: tuple[str, ...] = ()
 ) -> Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult]:
     """Return what plans beside devices that are slower than their profiles; see `reviser`."""
 
@@ -56,6 +56,6 @@ def around_stragglers(
         from fleetune.planning.revision import around  # not in stage keys
         from fleetune.planning.strategy import Problem  # not in stage keys
 
-        return around(Problem.of(result, fleet, profile, seed), plan, lost, paces)
+        return around(Problem.of(result, fleet, profile, seed, owners), plan, lost, paces)
 
     return revise

@@ -47,7 +47,7 @@ def train(context: StageContext, change: Callable[[TrainingTask], TrainingTask] 
             score=scorer(context),
             stop=context.termination,
             returns=True,
-            **replanning(plan, fleet, profile, seed),
+            **replanning(plan, fleet, profile, seed, config.get("data", {}).get("local", {})),
         )
         coordinator.train(change(task))
     (context.output("metrics") / "forecast.json").write_bytes((context.input("plan") / "forecast.json").read_bytes())

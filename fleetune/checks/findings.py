@@ -25,6 +25,7 @@ from fleetune.contracts.plan import Lane, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import exact_size
+from fleetune.program.lower import averaging_device
 
 
 def findings(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[str, ...]:
@@ -114,7 +115,8 @@ def _advice(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:
 
 
 def check_local_data(plan: Plan, profile: Profile, owners: Collection[str]) -> None:
-    """Refuse a plan by which samples or labels would leave their device, or whose lane begins where no data lie.
+    """Refuse a plan by which samples or labels would leave their device, whose lane begins where no data lie, or by
+    which an owner of data would gather the others' gradients or parameters.
 
     owners: devices that have data.
     """
@@ -129,6 +131,12 @@ def check_local_data(plan: Plan, profile: Profile, owners: Collection[str]) -> N
                 "twice; plan one lane for each device that has data"
             )
         begun[owner] = lane.name
+    hub = plan.collector or (averaging_device(plan) if plan.average_every_rounds else None)
+    if hub in owners and begun.keys() - {hub}:
+        raise Refused(
+            f"data.local: {hub} has data of its own and would receive what all others train, which shows what is in "
+            "their data; let a device without data collect it (strategy.options.server or helpers)"
+        )
 
 
 def _local_data_faults(lane: Lane, profile: Profile, owners: Collection[str]) -> Iterator[str]:

@@ -236,7 +236,8 @@ class Plan:
     average_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
     """Rounds after which the parameters of all lanes are averaged, weighted by their samples (FedAvg); they always are
     after the last round. Neutral: 0, nothing is averaged."""
-
+    averager: Annotated[str, Field(exclude_if=_neutral)] = ""
+    """Device that averages. Neutral: empty, the one that trains most units."""
     replan_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
     """Rounds after which training may deal the lanes' trained units anew, from measured times (LoLa-DEFT). Neutral: 0,
     never."""

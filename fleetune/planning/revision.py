@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from fleetune.checks import validate
+from fleetune.checks import check_local_data, validate
 from fleetune.clock import Clock
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.record import record
@@ -42,7 +42,8 @@ def without_devices(problem: Problem, lost: Collection[str]) -> Problem:
         for name, value in problem.options.items()
         if not (name in api.DEVICE_OPTIONS and isinstance(value, str) and value in lost)
     }
-    found = replace(problem, fleet=problem.fleet.without(lost), options=options)
+    owners = tuple(name for name in problem.owners if name not in lost)
+    found = replace(problem, fleet=problem.fleet.without(lost), options=options, owners=owners)
     listed = _listed(options)
     if listed and listed > _most_segments(found):
         found = replace(found, options={name: value for name, value in options.items() if name != "warmup"})
@@ -106,6 +107,11 @@ def own(strategy: Revising, problem: Problem, plan: Plan, lost: Collection[str])
     keeping = everywhere(plan, recompute=False)
     found = within_memory(left, lambda each: strategy.revise(each, keeping, lost))
     validate(found.plan, left.fleet, left.profile)
+    if problem.owners:
+        try:
+            check_local_data(found.plan, problem.profile, problem.owners)
+        except Refused as error:  # it may go on once a device without data is back
+            raise Infeasible(str(error)) from None
     return replace(found, method="own", options=left.options, recompute=left.recompute)
 
 

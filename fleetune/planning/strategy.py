@@ -36,14 +36,15 @@ class Problem:
         one_of("problem", "recompute", self.recompute, (AUTO, ALWAYS, NEVER))
 
     @staticmethod
-    def of(result: PlanResult, fleet: Fleet, profile: Profile, seed: int) -> "Problem":
-        """Return the problem that a plan solves, without data of the devices' own."""
+    def of(result: PlanResult, fleet: Fleet, profile: Profile, seed: int, owners: tuple[str, ...] = ()) -> "Problem":
+        """Return the problem that a plan solves. owners: devices that have data of their own."""
         return Problem(
             fleet=fleet,
             profile=profile,
             micro_batch_samples=result.plan.micro_batch_samples,
             micro_batches=result.plan.micro_batches,
             seed=seed,
+            owners=owners,
             options=result.options,
             recompute=result.recompute,
         )

@@ -26,8 +26,10 @@ def lower(plan: Plan, *, trainable: Collection[str] | None = None, tied: TiedUni
 
 
 def averaging_device(plan: Plan) -> str:
-    """Return the device that averages the parameters of all lanes: the one whose seats train most units, whose own
-    parts cross no link; the first of equals."""
+    """Return the device that averages the parameters of all lanes: the plan's, or else the one whose seats train most
+    units, whose own parts cross no link; the first of equals."""
+    if plan.averager in plan.devices:
+        return plan.averager
     units: dict[str, int] = {}
     for seat in seats_of(plan):
         units[seat.device] = units.get(seat.device, 0) + len(seat.segment.trained)

@@ -8,6 +8,7 @@ from fleetune.checks.findings import check_local_data
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
+from fleetune.program.lower import averaging_device
 from tests.checks.test_structure import CLIENTS, PROFILE, SPLIT, TUNED
 from tests.clock import ticks
 from tests.clock.ticks import segment
@@ -48,3 +49,27 @@ def test_plans_by_which_data_would_leave_are_refused(
     """The refusal says what would leave which device."""
     with pytest.raises(Refused, match=words):
         check_local_data(plan, profile, owners)
+
+
+def test_no_owner_gathers_what_the_others_train() -> None:
+    """Weights, and gradients of embeddings, show what is in data: an owner may neither average nor collect for others.
+
+    With deep cuts most units are a client's, so that the plan names its helper; where every client runs the whole model
+    nobody without data is left.
+    """
+    parts = ("u0", "u1", "u2")
+    deep = ticks.plan({name: [segment(u, d) for u, d in zip(parts, (name, "h", name), strict=True)] for name in "xy"})
+    averaged = replace(deep, average_every_rounds=3)
+    assert averaging_device(averaged) == "x"
+    with pytest.raises(Refused, match="data.local: x has data of its own"):
+        check_local_data(averaged, PROFILE, ("x", "y"))
+    helped = replace(averaged, averager="h")
+    assert averaging_device(helped) == "h" and averaging_device(replace(helped, averager="gone")) == "x"
+    check_local_data(helped, PROFILE, ("x", "y"))
+    alone = replace(ticks.plan({name: [segment("u0 u1 u2", name)] for name in "xy"}), average_every_rounds=3)
+    with pytest.raises(Refused, match="data.local: x has data of its own and would receive what all others train"):
+        check_local_data(alone, PROFILE, ("x", "y"))
+    one = replace(ticks.plan({"x": [segment("u0 u1 u2", "x")]}), average_every_rounds=3)
+    check_local_data(one, PROFILE, ("x", "y"))
+    with pytest.raises(Refused, match="data.local: s has data of its own"):
+        check_local_data(TUNED, PROFILE, ("x", "y", TUNED.collector or ""))

@@ -179,6 +179,24 @@ def test_a_lost_helpers_clients_go_to_the_others_and_keep_their_parts() -> None:
     assert [lane.micro_batches for lane in alone.plan.lanes] == [lane.micro_batches for lane in before.lanes]
 
 
+def test_no_client_with_data_averages_for_the_others() -> None:
+    """The plan names a helper, with which fewest units cross, also after the other one is lost; where no helper is left
+    nothing goes on, though without local data it would. LoLa-DEFT's server has no data either.
+    """
+    problem = replace(five(micro_batches=2), owners=("x", "y", "z"))
+    before = solve("split-learning", problem).plan
+    assert before.averager in ("h", "i") and not solve("split-learning", replace(problem, owners=())).plan.averager
+    for lost, left in (("h", "i"), ("i", "h")):
+        assert Reviser(problem=problem)(before, [lost]).plan.averager == left
+    with pytest.raises(Infeasible, match="has data of its own and would receive what all others train"):
+        Reviser(problem=problem)(before, ["h", "i"])
+    owned = replace(lora(server="a"), owners=("b", "c"))
+    served = solve("lola-deft", owned).plan
+    assert Reviser(problem=owned)(served, ["a"]).plan.collector == "d"
+    with pytest.raises(Infeasible, match="has data of its own and would receive what all others train"):
+        Reviser(problem=owned)(served, ["a", "d"])
+
+
 def test_a_lost_clients_lane_ends() -> None:
     """The other lanes stay, also if the fastest client is lost, which the others' micro-batches were fewer than."""
     problem = five(micro_batches=3, least_micro_batches=1)

@@ -327,6 +327,7 @@ def _plan_of_lanes(problem: Problem, lanes: tuple[Lane, ...], order: tuple[Devic
         micro_batches=problem.micro_batches,
         lanes=lanes,
         order=order,
+        averager=_averager(lanes) if problem.owners else "",
     )
 
 
@@ -334,3 +335,14 @@ def _roles_in_words(roles: Roles) -> str:
     helpers = ", ".join(f"{number} {name}" for number, name in enumerate(roles.helpers))
     clients = ", ".join(f"{number} {name}" for number, name in enumerate(roles.clients))
     return f"helpers are {helpers}; clients are {clients}"
+
+
+def _averager(lanes: Sequence[Lane]) -> str:
+    """The helper with most units of the clients; empty where they run all units themselves. With local data no client
+    may be sent what another one trains.
+    """
+    units: dict[str, int] = {}
+    for lane in lanes:
+        for each in lane.segments[1:2]:
+            units[each.devices[0]] = units.get(each.devices[0], 0) + len(each.units)
+    return max(units, key=units.__getitem__, default="")
