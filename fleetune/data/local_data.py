@@ -1,7 +1,7 @@
 """Data that lie on a device and stay there: what the device reports of them, and their preparation.
 
 What leaves the device: the digest of the source, the number of samples, and the names of the labels, on which all
-devices must agree. Messages of errors leave out what they quote, since it may come out of a sample.
+devices must agree. Errors are told in words that come out of no sample (`public_words`).
 
 `python -m fleetune.data.local_data --task FILE` reads a device's own data at the device. Its messages are JSON lines on
 stdout: `progress`, then `digest`, `surveyed` or `prepared`, or `error`. They and the log hold no sample.
@@ -9,35 +9,36 @@ stdout: `progress`, then `digest`, `surveyed` or `prepared`, or `error`. They an
 
 import argparse
 import json
-import re
+import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import DataRequest
-from fleetune.contracts.task import Progress
+from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number
-from fleetune.data.examples import check_task, survey_tables
+from fleetune.data.examples import RawLabel, Survey, check_task, survey_tables
 from fleetune.data.job import Preparation, SharedChoices
 from fleetune.data.labels import is_whole_number, spell_labels
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
+from fleetune.data.public_words import Told, public_words
 from fleetune.data.sources import checked_digest, content_digest, open_source, validate_data
 from fleetune.data.writer import write_data
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 LONGEST_LABEL = 64
 """Characters of a label's name; a longer one is taken for a sample's text."""
-QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
-ADDED = re.compile(r" ?\((?!choose with)[^()]*\)|\bit has [^;()]*")
-"""What a parser said, and lists of columns, which are a sample where a file lacks its heading."""
-WITHHELD = "'...'"
+LEAST_ROWS = 2
+"""Rows of a label that only this device has; the name of a label of one row may say all of it."""
 
 
 @record
@@ -57,8 +58,23 @@ def report_digest(request: DataRequest, task: str) -> str:
     return content_digest(request)
 
 
-def survey(request: DataRequest, spec: InputSpec, progress: Progress) -> LocalSurvey:
-    """Read and validate every training row. Refused: unsuitable rows, and labels that look like samples."""
+def public_labels(request: DataRequest, spec: InputSpec) -> tuple[str, ...]:
+    """Return the names of the labels of data.source."""
+    if spec.task == "causal-lm":
+        return ()
+    source = open_source(replace(request, local={}))
+    check_task(request, source, spec)
+    found = survey_tables((*source.train, *source.test), source, spec, ignore_progress)
+    return tuple(dict.fromkeys(spell_labels(frozenset(found.labels), source).values()))
+
+
+def survey(
+    request: DataRequest, spec: InputSpec, progress: Progress, known_labels: Collection[str] = ()
+) -> LocalSurvey:
+    """Read and validate every training row. Refused: unsuitable rows; Told: labels that look like samples.
+
+    known_labels: those of data.source.
+    """
     if predicts_labels(spec.task) or predicts_number(spec.task) or spec.task == SEQ2SEQ:
         raise Refused(f"data.local: {spec.task} cannot be learned from data that stay on devices; give data.source")
     digest = content_digest(request)
@@ -67,8 +83,9 @@ def survey(request: DataRequest, spec: InputSpec, progress: Progress) -> LocalSu
     found = survey_tables(source.train, source, spec, progress)
     names: tuple[str, ...] = ()
     if spec.task != "causal-lm":
-        names = tuple(dict.fromkeys(spell_labels(frozenset(found.labels), source).values()))
-        _check_labels(source.label_column, names, len(found.content_keys))
+        spelled = spell_labels(frozenset(found.labels), source)
+        names = tuple(dict.fromkeys(spelled.values()))
+        _check_labels(source.label_column, found, spelled, known_labels)
     return LocalSurvey(digest=checked_digest(request, digest), samples=len(found.content_keys), labels=names)
 
 
@@ -87,7 +104,7 @@ def prepare(asked: Preparation, folder: Path) -> LocalSource:
     shapes = {array.shape[-2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS}
     if shapes - {asked.shared.image_shape}:
         sizes = ", ".join(" x ".join(map(str, shape)) for shape in (*shapes, asked.shared.image_shape))
-        raise Refused(f"its images and those of data.source have different sizes: {sizes}; set data.image_size")
+        raise Told(f"its images and those of data.source have different sizes: {sizes}; set data.image_size")
     return LocalSource(device="", digest=digest, samples=data.size("train"))
 
 
@@ -101,21 +118,33 @@ def check_agreement(labels: dict[str, tuple[str, ...]]) -> None:
         )
 
 
-def without_quotes(message: str, request: DataRequest) -> str:
-    """Return an error's message without what it quotes, except the columns and the source that were asked for."""
-    known = {request.text_column, request.image_column, request.label_column, request.source}
-    kept = QUOTED.sub(lambda found: found.group() if found.group()[1:-1] in known else WITHHELD, message)
-    return ADDED.sub("", kept)
+def told(error: BaseException, request: DataRequest) -> str:
+    """Return what may leave the device of an error's message."""
+    return str(error) if isinstance(error, Told) else public_words(error, _settings(request))
 
 
-def _check_labels(column: str, names: tuple[str, ...], samples: int) -> None:
-    """Refuse labels that are as good as samples, because their names leave the device."""
-    longest = max(map(len, names), default=0)
-    if longest > LONGEST_LABEL or (samples > 2 and len(names) > samples / 2):
-        raise Refused(
-            f"column {column!r} has {len(names)} different labels in {samples} rows, the longest of {longest} "
-            f"characters. Names of labels leave the device, so they may have at most {LONGEST_LABEL} characters and "
-            "there must be at least two rows for each; choose another data.label_column"
+def _settings(request: DataRequest) -> set[str]:
+    """Return what the run itself says of the data."""
+    columns = (request.text_column, request.image_column, request.label_column, request.target_column)
+    path = Path(request.source)
+    return {text for text in (*columns, request.source, path.name if path.suffix else "") if text}
+
+
+def _check_labels(column: str, found: Survey, names: Mapping[RawLabel, str], known: Collection[str]) -> None:
+    """Refuse labels that are as good as samples, because their names leave the device.
+
+    known: names of the labels of data.source, which everybody has.
+    """
+    own = {label: names[label] for label in found.labels if names[label] not in known}
+    longest = max(map(len, own.values()), default=0)
+    rows = np.bincount(found.label_indices, minlength=len(found.labels))
+    single = sum(1 for number, label in enumerate(found.labels) if label in own and rows[number] < LEAST_ROWS)
+    if longest > LONGEST_LABEL or single:
+        raise Told(
+            f"column {column!r} has {len(own)} labels that data.source does not have, {single} of them in a single row "
+            f"of {len(found.content_keys)}, the longest of {longest} characters. Names of labels leave the device, so "
+            f"they may have at most {LONGEST_LABEL} characters, and {LEAST_ROWS} rows each at least; leave rare ones "
+            "out, have a row of each in data.source, or choose another data.label_column"
         )
 
 
@@ -139,6 +168,8 @@ class LocalTask:
     image_shape: tuple[int, int] = (0, 0)
     folder: str = ""
     """Of `prepared`: the folder of the device's own for the arrays."""
+    known_labels: tuple[str, ...] = ()
+    """Of `surveyed`: names of the labels of data.source."""
 
 
 def main() -> int:
@@ -147,17 +178,29 @@ def main() -> int:
     arguments.add_argument("--task", type=Path, required=True)
     task = json_io.read(LocalTask, arguments.parse_args().task)
     answers: dict[str, Callable[[LocalTask], dict[str, Any]]] = {DIGEST: _digest, SURVEYED: _survey, PREPARED: _prepare}
+    log = _silenced()
     try:
         _send({"event": task.answer, **answers[task.answer](task)})
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a library's panic is no Exception
         places = filesystem.folders(task.folder or None)
-        known = error if isinstance(error, FleetuneError) else filesystem.disk_error(error, places)
-        # An unknown error may quote a sample: only its type and place are told.
-        said = without_quotes(str(known), task.request) if known else type(error).__name__
-        sys.stderr.write("".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__name__}\n")
-        _send({"event": ERROR, "message": said[:2000]})
-        return known.exit_code if known is not None else TryAgain.exit_code
+        disk = None if isinstance(error, FleetuneError) else filesystem.disk_error(error, places)
+        trace = "".join(traceback.format_tb(error.__traceback__))
+        os.write(log, f"{trace}{type(error).__name__}\n".encode())
+        _send({"event": ERROR, "message": (told(error, task.request) if disk is None else str(disk))[:2000]})
+        known = error if isinstance(error, FleetuneError) else disk
+        return TryAgain.exit_code if known is None else known.exit_code
     return 0
+
+
+def _silenced() -> int:
+    """Let nothing that a library writes reach the log, which leaves the device; return what writes to it."""
+    log = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    return log
 
 
 def _digest(task: LocalTask) -> dict[str, Any]:
@@ -165,7 +208,7 @@ def _digest(task: LocalTask) -> dict[str, Any]:
 
 
 def _survey(task: LocalTask) -> dict[str, Any]:
-    plain: dict[str, Any] = json_io.dump(survey(task.request, task.spec, _progress))
+    plain: dict[str, Any] = json_io.dump(survey(task.request, task.spec, _progress, task.known_labels))
     return plain
 
 

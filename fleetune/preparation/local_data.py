@@ -26,6 +26,7 @@ from fleetune.data.local_data import (
     LocalSurvey,
     LocalTask,
     check_agreement,
+    public_labels,
 )
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.errors import Refused, TryAgain, by_exit_code
@@ -75,7 +76,11 @@ def survey_devices(work: DeviceWork, request: DataRequest) -> dict[str, LocalSur
     request: columns and limits, which hold for all sources.
     """
     spec = input_spec(work.model)
-    tasks = {d: LocalTask(answer=SURVEYED, request=_own(request, s), spec=spec) for d, s in work.sources.items()}
+    known = public_labels(request, spec)
+    tasks = {
+        d: LocalTask(answer=SURVEYED, request=_own(request, s), spec=spec, known_labels=known)
+        for d, s in work.sources.items()
+    }
     found = _run(work.sites, {d: _command(t, work.work / "local" / d) for d, t in tasks.items()}, work.progress)
     surveys = {d: json_io.load(LocalSurvey, found[d], f"answer of {d}") for d in work.sources}
     check_agreement({device: each.labels for device, each in surveys.items()})

@@ -14,8 +14,17 @@ from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.job import Preparation, SharedChoices
-from fleetune.data.local_data import SURVEYED, LocalSurvey, LocalTask, check_agreement, prepare, survey
+from fleetune.data.local_data import (
+    SURVEYED,
+    LocalSurvey,
+    LocalTask,
+    check_agreement,
+    prepare,
+    public_labels,
+    survey,
+)
 from fleetune.data.prepared_data import LABELS, LocalSource, PreparedData
+from fleetune.data.public_words import Told
 from fleetune.data.sources import content_digest
 from fleetune.data.writer import write_data
 from fleetune.errors import Refused, TryAgain
@@ -97,7 +106,11 @@ def test_data_that_changed_since_the_survey_are_not_prepared(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([f"a review {k}" for k in range(9)], "9 different labels in 9 rows"),
+        (
+            [f"a review {k}" for k in range(9)],
+            "9 labels that data.source does not have, 9 of them in a single row of 9",
+        ),
+        (["normal"] * 502 + [f"J. Doe, {k}, stage III" for k in range(498)], "498 of them in a single row of 1000"),
         (["short", "x" * 65] * 9, "the longest of 65 characters"),
     ],
 )
@@ -105,7 +118,17 @@ def test_a_column_of_texts_is_not_told_as_names_of_labels(labels: list[str], wor
     """With data.label_column at the text's column, names of labels would be samples; the refusal quotes none."""
     with pytest.raises(Refused, match=words) as refused:
         survey(rows(tmp_path, "a", labels), SPEC, ignore)
-    assert not any(label in str(refused.value) for label in labels if label != "short")
+    assert not any(label in str(refused.value) for label in labels if label not in ("short", "normal"))
+
+
+def test_labels_that_everybody_has_may_be_rare(tmp_path: Path) -> None:
+    """A device with a row of each class that data.source has tells nothing by their names; one more is refused."""
+    own, common = rows(tmp_path, "own", ["fig", "pear"]), rows(tmp_path, "common", ["fig", "pear", "plum"] * 2)
+    known = public_labels(common, SPEC)
+    assert set(known) == {"fig", "pear", "plum"}
+    assert set(survey(own, SPEC, ignore, known).labels) == {"fig", "pear"}
+    with pytest.raises(Told, match="has 1 labels that data.source does not have, 1 of them in a single row of 2"):
+        survey(rows(tmp_path, "own", ["fig", "Doe"]), SPEC, ignore, known)
 
 
 SECRET = "Zq#7Kv!wXj@3pRu9"
