@@ -31,7 +31,7 @@ from tests.training.model_families import BY_NAME, TEXT, data_request, model_req
 from tests.training.planted import DTYPES, found_in, spellings, text_spellings
 from tests.training.runs import Prepared, plan, prepared, run_plan, training_task
 from tests.training.tapped_worker import FileTap, TappedLauncher
-from tests.training.test_lanes import TRAINING, beside, by_blocks, ready_for, split
+from tests.training.test_lanes import LORA, TRAINING, beside, by_blocks, ready_for, split
 
 SECRET = "Zq#7Kv!wXj@3pRu9"
 WORDS = ("alpha", "beta", "gamma")
@@ -84,7 +84,7 @@ def planted_samples(ready: Prepared, made: Plan, local: Mapping[str, DeviceData]
     """Return what must not leave: tokens or pixels of every sample, and the labels of every micro-batch of training."""
     found: dict[str, list[tuple[str, bytes]]] = {"text": list(text_spellings(SECRET))}
     for lane in made.lanes:
-        data = PreparedData(local[lane.name].folder)
+        data = PreparedData(local[lane.segments[0].devices[0]].folder)
         rows = data.rows("train", np.arange(data.size("train")))
         for number in range(data.size("train")):
             whole = rows[IDS][number] if IDS in rows else rows[PIXELS][number]
@@ -115,6 +115,21 @@ def test_no_message_of_a_client_holds_its_samples_or_labels(name: str, tmp_path:
     planted = planted_samples(ready, made, local)
     written = [file for top in ("work", "output") for file in (tmp_path / top).rglob("*") if file.is_file()]
     assert (taps / "x").stat().st_size > 24 * 32 * 4 * TRAINING.rounds, "the tap saw the activations"
+    for file in (*taps.iterdir(), *written):
+        assert not found_in(file.read_bytes(), planted), file
+
+
+@pytest.mark.slow
+def test_no_message_of_a_device_that_trains_a_block_holds_its_samples_or_labels(tmp_path: Path) -> None:
+    """LoLa-DEFT with adapters: gradients go to the collector, and nothing that was learned from."""
+    ready = ready_for(tmp_path, lora=LORA)
+    made, local = by_blocks(ready, [2]), own_data(ready, tmp_path, {"d0": 20, "d1": 9})
+    taps = tmp_path / "taps"
+    run_plan(ready, made, TRAINING, tmp_path, local=local, launcher=TappedLauncher(taps))
+    planted = planted_samples(ready, made, local)
+    written = [file for top in ("work", "output") for file in (tmp_path / top).rglob("*") if file.is_file()]
+    for name in ("d0", "d1"):
+        assert (taps / name).stat().st_size > 1000 * TRAINING.rounds, "the tap saw the gradients"
     for file in (*taps.iterdir(), *written):
         assert not found_in(file.read_bytes(), planted), file
 
