@@ -1,13 +1,13 @@
 """Charts of the fleet, the loss, forecast beside measured bytes, and curves of several trainings over time."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import DENSE
-from fleetune.contracts.metrics import Forecast, RoundMetrics, RoundScores, TrainingMetrics
+from fleetune.contracts.metrics import Forecast, LinkBytes, RoundMetrics, RoundScores, TrainingMetrics
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.tasks import LOSS
 from fleetune.drawing.svg import (
@@ -34,11 +34,12 @@ OFF_CENTRE = 0.64
 """Place of the label along a link between opposite devices, which all cross in the middle."""
 
 
-def fleet_chart(fleet: Fleet, plan: Plan) -> str:
+def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str:
     """Draw devices on a ring in the colours of their segments; the collector has a rim.
 
     A line per pair, faint if the plan sends nothing over it, dashed if a codec thins what it carries; a used one says
-    the speed of its slower direction, its codec and its share of the medium.
+    the speed of its slower direction, its codec and its share of the medium. sent: of a round by its forecast, which
+    knows of weights that segments share, as a plan alone does not.
     """
     count, colours = len(fleet.devices), colours_of_devices(plan)
     wide, tall = (215.0, 90.0 + 30.0 * any(not use.is_neutral for use in plan.links)) if count > 1 else (0.0, 0.0)
@@ -46,7 +47,7 @@ def fleet_chart(fleet: Fleet, plan: Plan) -> str:
     for k, device in enumerate(fleet.devices):
         turn = 2 * math.pi * k / count - (math.pi / 2 if count != 2 else math.pi)
         places[device.name] = (RING_WIDTH / 2 + wide * math.cos(turn), 28 + tall + tall * math.sin(turn))
-    used = used_pairs(plan)
+    used = used_pairs(plan) | {frozenset((each.source, each.target)) for each in sent if each.bytes}
     parts, labels = [], []
     for k, a in enumerate(fleet.devices):
         for j, b in enumerate(fleet.devices[k + 1 :], k + 1):

@@ -74,7 +74,7 @@ def report(content: ReportContent) -> str:
     Without training it shows only the forecast.
     """
     charts = {
-        "fleet": fleet_chart(content.fleet, content.plan.plan),
+        "fleet": fleet_chart(content.fleet, content.plan.plan, content.forecast.link_bytes),
         "model": model_chart(content.plan.plan, content.fleet, content.profile),
         "gates": gates_chart(content.plan.plan),
         "loss": loss_chart(content.training.rounds, content.training.scores) if content.training else "",

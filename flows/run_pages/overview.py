@@ -155,7 +155,8 @@ def _fleet(content: RunContent) -> Iterable[str]:
         return
     yield "## Fleet"
     if content.plan is not None:
-        yield picture("devices and links", [fleet_chart(content.fleet, content.plan.plan)])
+        sent = content.forecast.link_bytes if content.forecast else ()
+        yield picture("devices and links", [fleet_chart(content.fleet, content.plan.plan, sent)])
     peaks = {peak.device: peak.amount for peak in content.training.peak_memory_bytes} if content.training else {}
     used = content.plan.plan.devices if content.plan else ()
     rows = [

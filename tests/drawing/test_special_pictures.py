@@ -1,9 +1,11 @@
 """Pictures of what is special to a strategy hold what the plan and its timeline say."""
 
+from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
 
+from fleetune.contracts.metrics import LinkBytes
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP
 from fleetune.drawing import gantt, report
 from fleetune.drawing.charts import fleet_chart, used_pairs
@@ -83,6 +85,20 @@ def test_a_group_uses_the_links_of_its_ring() -> None:
     made = content()
     sent = {frozenset((link.source, link.target)) for link in made.forecast.link_bytes if link.bytes}
     assert used_pairs(made.plan.plan) == sent == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
+
+
+def test_a_link_that_only_gradients_of_shared_weights_cross_is_used() -> None:
+    """A plan does not say which weights are shared; its forecast does."""
+    made = by_hand("links")
+    idle = [pair for pair in combinations([each.name for each in made.fleet.devices], 2)
+            if frozenset(pair) not in used_pairs(made.plan.plan)]  # fmt: skip
+    sent = tuple(LinkBytes(source=a, target=b, bytes=1) for a, b in idle)
+
+    def faint(sent: tuple[LinkBytes, ...]) -> int:
+        drawn = ElementTree.fromstring(fleet_chart(made.fleet, made.plan.plan, sent))
+        return sum("idle" in each.get("class", "") for each in drawn.iter(f"{SVG}line"))
+
+    assert faint(()) == len(idle) > 0 and faint(sent) == 0
 
 
 def test_codecs_and_shares_stand_at_their_links() -> None:
