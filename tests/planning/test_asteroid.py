@@ -18,6 +18,8 @@ from tests.clock import fleets
 from tests.planning.instances import small, tiny
 from tests.planning.test_hpp_problem import jagged, names_of
 
+pytestmark = pytest.mark.usefixtures("short_walks")
+
 PROPERTY = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

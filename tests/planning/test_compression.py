@@ -24,6 +24,8 @@ from fleetune.planning.compression import LOSSES, NONE, RATIOS, Choice, choices,
 from tests.clock import fleets
 from tests.planning.instances import small
 
+pytestmark = pytest.mark.usefixtures("short_walks")
+
 CHAIN = fleets.plan(("u0", {"a": 4}, 3), ("u1", {"b": 4}, 2), ("u2 u3", {"c": 4}, 1))
 GROUP = fleets.plan(("u0 u1", {"a": 4}, 3), ("u2 u3", {"b": 3, "c": 1}, 1))
 TWO = (Choice("int8", 1.0, 0.013), Choice("int4-hadamard", 1.0, 0.12))
@@ -176,6 +178,7 @@ def test_a_strategy_chooses_codecs_and_its_round_is_never_longer(name: str) -> N
 FED = [{"compression": "auto"}, {"compression": "int8"}, {"compression_ratio": 50.0}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fusionllm", "asteroid"])
 @pytest.mark.parametrize("options", FED)
 @pytest.mark.parametrize("roomy", ["", "a", "b", "abc"])

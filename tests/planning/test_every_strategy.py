@@ -16,6 +16,8 @@ from fleetune.planning import Problem, citations, solve, strategies
 from tests.planning.bibtex import parsed
 from tests.planning.instances import scored, small, tiny
 
+pytestmark = pytest.mark.usefixtures("short_walks")
+
 PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -38,6 +40,7 @@ def ready_for(strategy: str, problem: Problem) -> Problem:
     return scored(problem) if strategy == "d2ft" else problem
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(problem=tiny() | tiny(workspaces=True))
 def test_a_plan_is_runnable_and_its_objective_is_the_clocks(strategy: str, problem: Problem) -> None:

@@ -19,6 +19,8 @@ from tests.clock import fleets
 from tests.planning.instances import needing, needy, scored, small
 from tests.planning.test_every_strategy import PROPERTY, ready_for, solved
 
+pytestmark = pytest.mark.usefixtures("short_walks")
+
 
 def too_few(plan: Plan, problem: Problem) -> bool:
     """Whether a device has fewer samples than one of its units needs."""
@@ -45,6 +47,7 @@ def test_plans_give_each_device_enough_samples(strategy: str, problem: Problem) 
     assert result.gap is None or result.gap >= 0
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=needy(), lost=st.integers(0, 2))
 def test_revised_plans_give_each_device_enough_samples(problem: Problem, lost: int) -> None:

@@ -17,6 +17,8 @@ from fleetune.planning.segment_costs import SegmentCosts
 from tests.clock import fleets
 from tests.planning.instances import small, tiny
 
+pytestmark = pytest.mark.usefixtures("short_walks")
+
 PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 GROUPED = (("asteroid", {}), ("dp", {}), ("pp", {"groups": [["a", "b"], ["c"]]}), ("pp", {"groups": [["c", "a", "b"]]}))
 
