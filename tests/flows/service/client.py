@@ -21,6 +21,10 @@ LIMIT_S, ASK_S, MOST_ASK_S = 300.0, 0.2, 1.0
 REST = 9.0
 """How many times as long as a look the pause after it is: a server that is asked all the time keeps a core from what is
 waited for."""
+SMALL = {"model": "vit-tiny", "data": "digits"}
+"""What is prepared, profiled and planned in a third of the run file's time: for tests that are of no model."""
+SMALL_SETS = tuple(word for key, value in SMALL.items() for word in ("--set", f"{key}={value}"))
+"""The same for a command."""
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 

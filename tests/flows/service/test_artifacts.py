@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from tests.flows.service.client import ServiceClient
+from tests.flows.service.client import SMALL, SMALL_SETS, ServiceClient
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def test_a_run_has_one_overview_whose_links_work(service: ServiceClient) -> None
 
 def test_a_changed_run_shows_what_changed(service: ServiceClient) -> None:
     """A copy of a run with a change has the difference on its page, and a dry run says it before."""
-    first = service.ended(service.start(base="asteroid-b", until="plan", rounds=5))["parameters"]["base"]
+    first = service.ended(service.start(base="asteroid-b", until="plan", rounds=5, **SMALL))["parameters"]["base"]
     changed = {"base": first, "until": "plan", "rounds": 6}
     dry = service.start(**changed, dry_run=True)
     ended = service.ended(dry)
@@ -54,7 +54,7 @@ def test_a_changed_run_shows_what_changed(service: ServiceClient) -> None:
 def test_a_run_of_the_command_line_has_the_same_pages_and_log(service: ServiceClient) -> None:
     """Runs are inspected in one place, however they were started; the command's own output has no line of that log."""
     before = service.runs_of_commands()
-    done = service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan")
+    done = service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan", *SMALL_SETS)
     assert "plan: " not in done.stdout and done.stderr == ""
     (newest,) = service.runs_of_commands() - before
     assert set(pages(service, newest)) == {"asteroid-b-overview", "asteroid-b-history"}

@@ -8,7 +8,7 @@ import pytest
 from fleetune.store import Store
 from flows.comparison import archive
 from flows.service_files import store_path
-from tests.flows.service.client import ServiceClient
+from tests.flows.service.client import SMALL, ServiceClient
 
 pytestmark = pytest.mark.slow
 
@@ -23,11 +23,11 @@ def artifacts(service: ServiceClient, flow_run: str) -> list[dict[str, str]]:
 
 def test_strategies_are_compared(service: ServiceClient) -> None:
     """A comparison is one artifact with its answer and a page in the store; again, nothing is planned anew."""
-    run = service.start("compare", base="asteroid-b", strategies=["single", "dp", "pp-groups"])
+    run = service.start("compare", base="asteroid-b", strategies=["single", "dp", "pp-groups"], **SMALL)
     ended = service.ended(run)
     assert ended["state_name"] == "Completed", ended["state"]["message"]
     assert ended["name"] == "asteroid-b · compare single, dp, pp-groups"
-    assert "dp is the fastest" in ended["state"]["message"]
+    assert "single is the fastest" in ended["state"]["message"]
     [shown] = artifacts(service, run)
     said, _, copied = ended["state"]["message"].partition("; next: ")
     assert shown["key"] == "asteroid-b-compare" and shown["description"] == said
@@ -86,7 +86,7 @@ def test_a_comparison_that_cannot_be_is_refused(service: ServiceClient) -> None:
 
 def test_a_fleet_is_profiled(service: ServiceClient) -> None:
     """`profile-fleet` ends after the profile, and what it has measured cannot be evaluated."""
-    run = service.start("profile-fleet", base="asteroid-b")
+    run = service.start("profile-fleet", base="digits-vit", fleet="asteroid-b")
     ended = service.ended(run)
     assert ended["state_name"] == "Completed", ended["state"]["message"]
     shown = service.until(lambda: found if len(found := service.tasks(run)) >= 4 else None)

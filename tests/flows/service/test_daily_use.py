@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fleetune.store import Store
 from flows.service.automations import OWN, RETRIES
-from tests.flows.service.client import ENDED, ServiceClient
+from tests.flows.service.client import ENDED, SMALL, SMALL_SETS, ServiceClient
 
 pytestmark = pytest.mark.slow
 UNREACHABLE = 'fleet={devices: [{name: far, launcher: docker, engine: away}], engines: [{name: away, address: "%s"}]}'
@@ -67,7 +68,8 @@ def test_a_schedule_of_a_run_file(service_at_home: ServiceClient, home: Path) ->
     by_hand = {"schedule": {"interval": 86400}, "active": False, "parameters": {"base": "demo"}}
     service.call("POST", f"{deployment(service)}/schedules", [by_hand])
     file = home / "configs" / "runs" / "often.yaml"
-    plain = (home / "configs" / "runs" / "asteroid-b.yaml").read_text().replace("name: asteroid-b", "name: often")
+    simulated = yaml.safe_load((home / "configs" / "runs" / "asteroid-b.yaml").read_text())
+    plain = yaml.safe_dump({**simulated, "name": "often", **SMALL})
     file.write_text(plain + "schedule: {every_s: 3}\n")
     assert "often is scheduled every 3 s" in service.command("up").stdout
     assert "often" not in service.command("up").stdout, "nothing has changed"
@@ -87,7 +89,7 @@ def test_a_schedule_of_a_run_file(service_at_home: ServiceClient, home: Path) ->
 
 def test_two_at_once(service: ServiceClient) -> None:
     """Of two runs that are started at the same moment one runs, and the other one reads Skipped with a sentence."""
-    runs = [service.start(base="asteroid-b", until="plan") for _ in range(2)]
+    runs = [service.start(base="asteroid-b", until="plan", **SMALL) for _ in range(2)]
     service.until(lambda: "Skipped" in [service.flow_run(run)["state_name"] for run in runs])
     for run in runs:
         service.until(lambda run=run: service.flow_run(run)["state_name"] in ("Skipped", "Completed"))
@@ -98,9 +100,8 @@ def test_two_at_once(service: ServiceClient) -> None:
 def test_a_command_beside_a_run_of_the_same_config(service: ServiceClient) -> None:
     """Of two runs of one config at once, which only commands can start, each stage is run by one of them, and the other
     one waits for it; both end well, and nothing in the store is torn."""
-    changes = ["seed=77", "model=vit-tiny", "data=digits"]
-    flow_run = service.start(base="asteroid-b", until="plan", changes=changes)
-    sets = [word for change in changes for word in ("--set", change)]
+    flow_run = service.start(base="asteroid-b", until="plan", changes=["seed=77"], **SMALL)
+    sets = ("--set", "seed=77", *SMALL_SETS)
     done = service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan", *sets, "--json")
     beside = service.ended(flow_run)
     assert beside["state_name"] == "Completed", beside["state"]["message"]

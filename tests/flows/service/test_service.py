@@ -15,7 +15,7 @@ import pytest
 from fleetune.store import Store
 from flows.prefect_server import answers
 from flows.service_files import store_path
-from tests.flows.service.client import ServiceClient
+from tests.flows.service.client import SMALL, SMALL_SETS, ServiceClient
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def test_the_server_comes_back_on_its_port(service: ServiceClient) -> None:
     with pytest.raises(OSError), socket.create_server(("127.0.0.1", port)):
         pass
     service.until(lambda: answers(port) and any("http_server" in command_line(p) for p in family(service)))
-    assert service.ended(service.start(base="asteroid-b", until="plan"))["state_name"] == "Completed"
+    assert service.ended(service.start(base="asteroid-b", until="plan", **SMALL))["state_name"] == "Completed"
 
 
 def test_everything_listens_on_loopback(service: ServiceClient) -> None:
@@ -105,7 +105,7 @@ def test_a_run_that_cannot_be_is_refused(service: ServiceClient) -> None:
 
 def test_a_run_is_named_and_is_its_own_base(service: ServiceClient) -> None:
     """A run gets a title that says what it is, and a copy of it would read its own config."""
-    run = service.start(base="asteroid-b", until="plan", rounds=3)
+    run = service.start(base="asteroid-b", until="plan", rounds=3, **SMALL)
     ended = service.ended(run)
     assert ended["state_name"] == "Completed", ended["state"]["message"]
     assert ended["name"] == "asteroid-b · pp · 3 rounds"
@@ -118,14 +118,14 @@ def test_a_run_is_named_and_is_its_own_base(service: ServiceClient) -> None:
 def test_runs_of_the_command_line_are_shown(service: ServiceClient) -> None:
     """A run that was started by a command while the service runs is in the same UI."""
     before = service.runs_of_commands()
-    service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan")
+    service.command("run", "configs/runs/asteroid-b.yaml", "--until", "plan", *SMALL_SETS)
     (shown,) = service.runs_of_commands() - before
     assert service.flow_run(shown)["name"].startswith("asteroid-b · ")
 
 
 def test_the_stores_pages(service: ServiceClient) -> None:
     """Files that a manifest names are shown over HTTP; a file beside them, and another host's name, are not."""
-    service.ended(service.start(base="asteroid-b", until="plan"))
+    service.ended(service.start(base="asteroid-b", until="plan", **SMALL))
     base = f"{service.record.address}{store_path(service.files.auth_string(service.record))}"
     plan = next((service.root / "artifacts" / "plan").glob("*/plan.json")).parent
     page = f"{base}/artifacts/plan/{plan.name}/plan.json"
@@ -160,7 +160,7 @@ def test_the_truth_after_a_crash(service: ServiceClient) -> None:
         path.write_bytes(b"")
     service.command("up", "--port", port)
     assert service.flow_run(run)["state_name"] == "Crashed"
-    assert service.ended(service.start(base="asteroid-b", until="plan"))["state_name"] == "Completed"
+    assert service.ended(service.start(base="asteroid-b", until="plan", **SMALL))["state_name"] == "Completed"
 
 
 def test_up_ends_runs_without_a_process(service: ServiceClient) -> None:
