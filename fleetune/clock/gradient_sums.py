@@ -73,7 +73,7 @@ class GradientSums:
                     continue
                 link = self._links[own.device, step.peer]
                 size = self._shared_bytes(plan, numbers[action.lane], action.segment, action.micro_batch)
-                start_ns = max(free_ns.get(own.device, 0), sums[action.lane, action.segment])
+                start_ns = max(free_ns.get(own.device, 0), sums.get((action.lane, action.segment), 0))
                 holds_s = countable(f"link {own.device}>{step.peer}", size / link.bytes_per_s)
                 free_ns[own.device] = start_ns + nanoseconds(holds_s)
                 last_ns = max(last_ns, free_ns[own.device] + nanoseconds(link.latency_s))
