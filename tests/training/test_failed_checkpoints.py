@@ -12,8 +12,7 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job
 from fleetune.training.checkpoints import checkpoint_folder, newest_complete
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import plan, prepared, run_plan
+from tests.training.runs import Prepared, plan, run_plan
 from tests.training.test_recovery import Recording
 
 TRAINING = TrainingRequest(
@@ -69,15 +68,14 @@ def full(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("fail", "why"), [(unreachable, "connection refused"), (damage, "is damaged")])
 def test_a_training_goes_on_without_a_checkpoint_that_failed(
-    fail: Callable[[Path], None], why: str, tmp_path: Path
+    fail: Callable[[Path], None], why: str, bert: Prepared, tmp_path: Path
 ) -> None:
     """Bug: an engine that could not be asked after a device had written its shard ended the training, although nothing
     was lost. The user is told, and the next checkpoint is complete again.
     """
-    ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
     said = list[str]()
-    made = plan(ready.units, [], [[8]])
-    metrics = run_plan(ready, made, TRAINING, tmp_path / "run", launcher=FailingLauncher(fail), note=said.append)
+    made = plan(bert.units, [], [[8]])
+    metrics = run_plan(bert, made, TRAINING, tmp_path / "run", launcher=FailingLauncher(fail), note=said.append)
     assert len(metrics.rounds) == TRAINING.rounds
     assert [each for each in said if each.startswith("no checkpoint of round 4: ") and why in each], said
     found = newest_complete(tmp_path / "run" / "work", said.append)
@@ -86,9 +84,8 @@ def test_a_training_goes_on_without_a_checkpoint_that_failed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fail", [unreachable, damage])
-def test_the_last_checkpoint_is_tried_twice(fail: Callable[[Path], None], tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_tried_twice(fail: Callable[[Path], None], bert: Prepared, tmp_path: Path) -> None:
     """A last checkpoint whose files are damaged or out of reach once is written again, and the training ends well."""
-    ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
     said, tried = list[str](), list[Path]()
 
     def fail_once(folder: Path) -> None:
@@ -99,7 +96,7 @@ def test_the_last_checkpoint_is_tried_twice(fail: Callable[[Path], None], tmp_pa
     training = replace(TRAINING, rounds=4)
     launcher = FailingLauncher(fail_once)
     metrics = run_plan(
-        ready, plan(ready.units, [], [[8]]), training, tmp_path / "run", launcher=launcher, note=said.append
+        bert, plan(bert.units, [], [[8]]), training, tmp_path / "run", launcher=launcher, note=said.append
     )
     assert len(metrics.rounds) == 4 and len(tried) == 2
     assert [each for each in said if each.startswith("no checkpoint of round 4: ")], said
@@ -108,12 +105,11 @@ def test_the_last_checkpoint_is_tried_twice(fail: Callable[[Path], None], tmp_pa
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_ends_a_training(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_ends_a_training(bert: Prepared, tmp_path: Path) -> None:
     """It would take no later checkpoint either: the run exits with 75 and words, and the checkpoint before is there."""
-    ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
     said = list[str]()
     with pytest.raises(TryAgain, match="No space left on device") as caught:
-        run_plan(ready, plan(ready.units, [], [[8]]), TRAINING, tmp_path / "run", launcher=FailingLauncher(full))
+        run_plan(bert, plan(bert.units, [], [[8]]), TRAINING, tmp_path / "run", launcher=FailingLauncher(full))
     assert caught.value.exit_code == 75
     found = newest_complete(tmp_path / "run" / "work", said.append)
     assert found is not None and found.mark.round == 2

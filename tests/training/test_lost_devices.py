@@ -26,8 +26,7 @@ from fleetune.planning.strategy import Problem
 from fleetune.training.commit_log import read_commits
 from fleetune.training.faults import BACKWARD, KILL, Fault, FaultyLauncher
 from fleetune.training.measurements import busy_s
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.training.runs import Prepared, final_state, plan, run_plan, training_task
 from tests.training.test_recovery import Recording, killing
 
 ROUNDS = 6
@@ -44,10 +43,9 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def ready(bert: Prepared) -> Prepared:
     """A small BERT with dropout."""
-    folder = tmp_path_factory.mktemp("bert")
-    return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], folder), folder)
+    return bert
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """A training that is told to end leaves a checkpoint of its last committed round, and loses none."""
 
+import functools
 import itertools
 import json
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +32,7 @@ from fleetune.training.worker import outdated
 from fleetune.training.worker_group import WorkerGroup
 from fleetune.training.worker_state import CommittedState
 from tests.training.fake_workers import FakeLauncher, FakeWorker
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.training.runs import Prepared, final_state, plan, run_plan, training_task
 
 TRAINING = TrainingRequest(
     rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=99
@@ -61,9 +61,16 @@ class StopAfter:
         yield
 
 
-def bert(folder: Path) -> Prepared:
-    """A small BERT with dropout."""
-    return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], folder), folder)
+@pytest.fixture(scope="module")
+def whole(bert: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Plan], Path]:
+    """The folder of a training by a plan that is not stopped; each plan is trained once."""
+
+    @functools.cache
+    def folder(made: Plan) -> Path:
+        run_plan(bert, made, TRAINING, found := tmp_path_factory.mktemp("whole"))
+        return found
+
+    return folder
 
 
 def assert_same_end(whole: Path, cut: Path) -> None:
@@ -74,34 +81,33 @@ def assert_same_end(whole: Path, cut: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cuts", "shares"), [([3], [[8], [8]]), ([3], [[3, 5], [8]])], ids=["pipeline", "group"])
-def test_a_stopped_training_loses_no_committed_round(cuts: list[int], shares: list[list[int]], tmp_path: Path) -> None:
+def test_a_stopped_training_loses_no_committed_round(
+    cuts: list[int], shares: list[list[int]], bert: Prepared, whole: Callable[[Plan], Path], tmp_path: Path
+) -> None:
     """Stopped after round 5 without any checkpoint before, it resumes from 5, to the weights of a whole training."""
-    ready = bert(tmp_path)
-    made = plan(ready.units, cuts, shares)
-    run_plan(ready, made, TRAINING, tmp_path / "whole")
+    made = plan(bert.units, cuts, shares)
     stop = StopAfter(5)
     with pytest.raises(TryAgain, match=r"^ended after round 5 of 9, with a checkpoint of it; run it again to go on$"):
-        run_plan(ready, made, TRAINING, tmp_path / "cut", stop=stop, progress=stop.listen)
+        run_plan(bert, made, TRAINING, tmp_path / "cut", stop=stop, progress=stop.listen)
     assert time.monotonic() - stop.asked_s < LIMIT_S
-    metrics = run_plan(ready, made, TRAINING, tmp_path / "cut")
+    metrics = run_plan(bert, made, TRAINING, tmp_path / "cut")
     assert metrics.resumed_from_round == 5
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    assert_same_end(whole(made), tmp_path / "cut")
 
 
 @pytest.mark.slow
-def test_a_stop_does_not_wait_for_a_long_round(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_a_long_round(bert: Prepared, tmp_path: Path) -> None:
     """Devices that compute for many seconds a round write the committed state beside it, and are ended in it."""
-    ready = bert(tmp_path)
-    made = plan(ready.units, [3], [[8], [8]])
+    made = plan(bert.units, [3], [[8], [8]])
     short = replace(TRAINING, rounds=2)
-    run_plan(ready, made, short, tmp_path / "whole")
+    run_plan(bert, made, short, tmp_path / "whole")
     stop = StopAfter(1)
     with pytest.raises(TryAgain, match="^ended after round 1 of 2, with a checkpoint"):
-        run_plan(ready, made, short, tmp_path / "cut", stop=stop, progress=stop.listen, cores=0.0012)
+        run_plan(bert, made, short, tmp_path / "cut", stop=stop, progress=stop.listen, cores=0.0012)
     took_s = time.monotonic() - stop.asked_s
     first = json.loads((tmp_path / "cut" / "work" / "commits.jsonl").read_text().splitlines()[0])
     assert took_s < LIMIT_S < first["round_s"], "the round was longer than the limit"
-    assert run_plan(ready, made, short, tmp_path / "cut").resumed_from_round == 1
+    assert run_plan(bert, made, short, tmp_path / "cut").resumed_from_round == 1
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -128,14 +134,14 @@ def stage_task(ready: Prepared, made: Plan, folder: Path, training: TrainingRequ
 
 
 @pytest.mark.slow
-def test_sigterm_in_the_middle_of_the_stage_loses_no_round(tmp_path: Path) -> None:
+def test_sigterm_in_the_middle_of_the_stage_loses_no_round(
+    bert: Prepared, whole: Callable[[Plan], Path], tmp_path: Path
+) -> None:
     """SIGTERM of the stage's process ends all its processes within 10 s; the next one resumes after the last round
     that was reported, to the weights of a whole training.
     """
-    ready = bert(tmp_path)
-    made = plan(ready.units, [3], [[8], [8]])
-    run_plan(ready, made, TRAINING, tmp_path / "whole")
-    command = [sys.executable, "-m", "stages.train", "--task", str(stage_task(ready, made, tmp_path / "cut"))]
+    made = plan(bert.units, [3], [[8], [8]])
+    command = [sys.executable, "-m", "stages.train", "--task", str(stage_task(bert, made, tmp_path / "cut"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stage:
         assert stage.stdout is not None
         lines = (json.loads(line) for line in stage.stdout)
@@ -152,10 +158,12 @@ def test_sigterm_in_the_middle_of_the_stage_loses_no_round(tmp_path: Path) -> No
     again = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_S, check=True)
     resumed = next(line for line in map(json.loads, again.stdout.splitlines()) if line["event"] == "resumed")
     assert resumed["text"].startswith(f"goes on from round {committed} of 9")
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    assert_same_end(whole(made), tmp_path / "cut")
 
 
-def test_a_last_checkpoint_that_nobody_writes_ends_after_20_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_checkpoint_that_nobody_writes_ends_after_20_s(
+    bert: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A training that is told to end waits so long and no longer for its devices to write; the error names one. Each
     look at the clock takes a second here.
     """
@@ -169,14 +177,14 @@ def test_a_last_checkpoint_that_nobody_writes_ends_after_20_s(tmp_path: Path, mo
         worker.exchange.send_control("ready", header, encode_rows([row]))
         worker.wait_for_stop()
 
-    ready, stop = bert(tmp_path), StopAfter(1)
+    stop = StopAfter(1)
     launcher = FakeLauncher(d0=prepares, d1=prepares)
     why = (
         "^ended after round 1 of 9, but a checkpoint was not possible within 20 s: d0 has not written its part; run it"
     )
     with pytest.raises(TryAgain, match=why):
-        two = plan(ready.units, [3], [[8], [8]])
-        run_plan(ready, two, TRAINING, tmp_path, launcher=launcher, stop=stop, progress=stop.listen)
+        two = plan(bert.units, [3], [[8], [8]])
+        run_plan(bert, two, TRAINING, tmp_path, launcher=launcher, stop=stop, progress=stop.listen)
 
 
 class Slow:
