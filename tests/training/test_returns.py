@@ -27,13 +27,24 @@ from tests.training.test_lost_devices import assert_same_end
 from tests.training.test_recovery import Recording, killing
 from tests.training.unsplit_training import Control
 
-SLOWED_S, PATIENCE_S = 0.05, 30.0
+ROUNDS = 30
+"""Of a training in which a device comes back."""
+SLOWED_S, PATIENCE_S = 0.5, 30.0
+"""Seconds that a round waits at least while a device is away: few rounds outlast a worker's start on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """A small BERT with dropout, in double precision."""
     return ready_for(tmp_path_factory.mktemp("bert"), precision="float64")
+
+
+@pytest.fixture(scope="module")
+def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The weights of a training on one device that nothing befalls."""
+    folder = tmp_path_factory.mktemp("whole")
+    run_plan(ready, plan(ready.units, [], [[8]]), training(ROUNDS), folder)
+    return final_state(folder)
 
 
 def training(rounds: int) -> TrainingRequest:
@@ -48,13 +59,15 @@ def reviser_of(ready: Prepared, task) -> Reviser:  # type: ignore[no-untyped-def
     return Reviser(problem=Problem.of(task.plan, task.fleet, task.profile, ready.seed))
 
 
-def waiting_for(said: list[str], sentence: str, progress: Progress, slowed_s: float = SLOWED_S) -> Progress:
+def waiting_for(
+    said: list[str], sentence: str, progress: Progress, slowed_s: float = SLOWED_S, patience_s: float = PATIENCE_S
+) -> Progress:
     """Return a listener that slows rounds down until something was said, so that the training does not end before."""
     until_s: list[float] = []
 
     def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         progress(what, done, total, unit, detail)
-        until_s.append(time.monotonic() + PATIENCE_S)
+        until_s.append(time.monotonic() + patience_s)
         if sentence not in said and time.monotonic() < until_s[0]:
             time.sleep(slowed_s)
 
@@ -62,19 +75,17 @@ def waiting_for(said: list[str], sentence: str, progress: Progress, slowed_s: fl
 
 
 def lose_one_of_two(ready: Prepared, made: Plan, folder: Path, back: str, spares: Sequence[str] = ()) -> list[str]:
-    """Train 80 rounds, in which d1 is killed after the fourth and a sentence says that a device is back.
+    """Train with a group of two, of which d1 is killed after round 4; a sentence says that a device is back.
 
-    Return how the training went on: without a round run again, to the weights of a training without the loss. Every
-    round is committed once, and no process is left.
+    Return how the training went on: without a round run again. Every round is committed once, and no process is left.
     """
-    many, launcher, said = training(80), Recording(), list[str]()
-    run_plan(ready, plan(ready.units, [], [[8]]), many, folder / "whole")
-    task = training_task(ready, made, many, folder / "lost", spares=spares)
+    many, launcher, said = training(ROUNDS), Recording(), list[str]()
+    task = training_task(ready, made, many, folder, spares=spares)
     metrics = run_plan(
         ready,
         made,
         many,
-        folder / "lost",
+        folder,
         spares=spares,
         launcher=launcher,
         progress=waiting_for(said, back, killing(launcher, 4, 1)),
@@ -82,28 +93,28 @@ def lose_one_of_two(ready: Prepared, made: Plan, folder: Path, back: str, spares
         returns=True,
         note=said.append,
     )
-    assert [each.round for each in metrics.rounds] == list(range(80)), "every round is committed once"
+    assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), "every round is committed once"
     assert len(launcher.jobs) == 3 and all(job.poll() is not None for job in launcher.jobs), "no process is left"
     goes_on = [each for each in said if each.startswith("goes on from")]
     assert not any("run again" in each or "read" in each for each in goes_on), said
-    assert_same_end(final_state(folder / "whole"), folder / "lost")
     return goes_on
 
 
 @pytest.mark.slow
 def test_a_killed_device_comes_back_and_trains_again(
-    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of a group is killed: the other one goes on alone, and shares its samples with it again once it is back, from
     memory, without a round run again. The weights are those of a run without the loss."""
     monkeypatch.setattr(returns, "FIRST_S", 0.05)
     goes_on = lose_one_of_two(ready, plan(ready.units, [], [[4, 4]]), tmp_path, "device d1 is back")
     assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d1: " in goes_on[1], goes_on
+    assert_same_end(whole, tmp_path)
 
 
 @pytest.mark.slow
 def test_a_device_that_the_plan_left_out_joins_after_a_loss(
-    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is started with the first loss, and has its share of the samples from the border of a round on, from memory;
     the lost one stays away. The weights are those of a run without the loss."""
@@ -111,6 +122,7 @@ def test_a_device_that_the_plan_left_out_joins_after_a_loss(
     made = replace(plan(ready.units, [], [[4, 4]]), strategy="dp")
     goes_on = lose_one_of_two(ready, made, tmp_path, "device d2 may help", spares=["d2"])
     assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d2: " in goes_on[1], goes_on
+    assert_same_end(whole, tmp_path)
 
 
 def test_spares_are_profiled_and_may_be_used_and_own_no_samples(ready: Prepared, tmp_path: Path) -> None:
@@ -135,11 +147,10 @@ def test_a_link_to_a_device_that_has_come_back_breaks_as_any_other_one(
     """Bug: a message to it that was to be lost went past the relay, at the new address, and the sender waited 20 s for
     its loss. A round whose message is lost is run again by the same plan."""
     monkeypatch.setattr(returns, "FIRST_S", 0.05)
-    rounds = 120
-    made, many, said = plan(ready.units, [], [[4, 4]]), training(rounds), list[str]()
+    made, many, said = plan(ready.units, [], [[4, 4]]), training(ROUNDS), list[str]()
     faults = [
         Fault(number=0, device="d1", kind=KILL, point=FORWARD, round=2),
-        Fault(number=1, device="d0", kind=CUT, point=ALL_REDUCE, round=rounds - 5),
+        Fault(number=1, device="d0", kind=CUT, point=ALL_REDUCE, round=ROUNDS - 5),
     ]
     task = training_task(ready, made, many, tmp_path)
     metrics = run_plan(
@@ -153,9 +164,9 @@ def test_a_link_to_a_device_that_has_come_back_breaks_as_any_other_one(
         returns=True,
         note=said.append,
     )
-    assert [each.round for each in metrics.rounds] == list(range(rounds)), "every round is committed once"
+    assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), "every round is committed once"
     goes_on = [each.split(":")[0] for each in said if each.startswith("goes on from")]
-    assert len(goes_on) == 3 and goes_on[-1] == f"goes on from round {rounds - 5} on d0, d1", said
+    assert len(goes_on) == 3 and goes_on[-1] == f"goes on from round {ROUNDS - 5} on d0, d1", said
 
 
 @pytest.mark.slow
@@ -192,8 +203,7 @@ def test_a_client_comes_back_with_the_newest_average(
     """Its lane begins again with what all lanes have right after an average, moments included, on its own samples; the
     others lose nothing but the round that was running."""
     monkeypatch.setattr(returns, "FIRST_S", 0.05)
-    rounds = 60
-    made, many = replace(split(ready, "xyz", every=3), strategy="split-learning"), training(rounds)
+    made, many = replace(split(ready, "xyz", every=3), strategy="split-learning"), training(ROUNDS)
     launcher, said = Recording(), list[str]()
     task = training_task(ready, made, many, tmp_path)
     options = {"method": "balanced-greedy"}
