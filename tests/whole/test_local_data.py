@@ -24,7 +24,7 @@ def source(file: Path, labels: str, count: int) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_trains_on_data_of_its_devices_and_keeps_nothing_of_them(tmp_path: Path, server: dict[str, str]) -> None:
+def test_a_run_trains_on_data_of_its_devices_and_keeps_nothing_of_them(tmp_path: Path) -> None:
     """Two clients with different labels: the store holds none of their samples, and a changed row is noticed."""
     held_out = ({"text": f"{k} {word}", "label": word} for k in range(10) for word in ("red", "blue"))
     (tmp_path / "held-out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
@@ -39,7 +39,7 @@ def test_a_run_trains_on_data_of_its_devices_and_keeps_nothing_of_them(tmp_path:
     run_file, root = tmp_path / "small.yaml", tmp_path / "runs"
     run_file.write_text(yaml.safe_dump(config))
     arguments = ("run", str(run_file), "--root", str(root), "--until", "train")
-    trained = fleetune(*arguments, **server)
+    trained = fleetune(*arguments)
     assert all(why.startswith("ran") for why in whys(trained).values())
     digest = next(stage for stage in trained["run"]["stages"] if stage["stage"] == "prepare")["outputs"]["data"]
     prepared = json.loads((root / "artifacts" / "data" / digest / "data.json").read_text())
@@ -52,7 +52,7 @@ def test_a_run_trains_on_data_of_its_devices_and_keeps_nothing_of_them(tmp_path:
     assert any(file.name == "model.safetensors" for file in kept), "the trained model is there"
     assert not [file for file in kept if found_in(file.read_bytes(), planted)]
 
-    assert whys(fleetune(*arguments, "--dry-run", **server))["train"].startswith("reused")
+    assert whys(fleetune(*arguments, "--dry-run"))["train"].startswith("reused")
     with (tmp_path / "y.jsonl").open("a") as file:
         file.write(json.dumps({"text": "more", "label": "red"}) + "\n")
-    assert whys(fleetune(*arguments, "--dry-run", **server))["prepare"] == "ran: local data changed"
+    assert whys(fleetune(*arguments, "--dry-run"))["prepare"] == "ran: local data changed"

@@ -49,11 +49,9 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from flows.cli import main; main()", *arguments]
 
 
-def fleetune(*arguments: str, **environment: str) -> dict[str, Any]:
-    """Run the command line, with more variables, and read the JSON document it prints."""
-    done = subprocess.run(
-        command(*arguments, "--json"), env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
-    )
+def fleetune(*arguments: str) -> dict[str, Any]:
+    """Run the command line and read the JSON document it prints."""
+    done = subprocess.run(command(*arguments, "--json"), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document
@@ -79,25 +77,22 @@ def wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -
 
 
 @pytest.mark.slow
-def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Path, server: dict[str, str]) -> None:
+def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Path) -> None:
     """A second run trains nothing; a byte of data or a setting reruns what depends on it; kill -9 costs no bit.
 
-    Neither does a device that is gone afterwards: what has to be planned anew once began to train at round 0. The run
-    that is killed and the one that finishes it each have a server of their own, on the database that the kill has left.
+    Neither does a device that is gone afterwards: what has to be planned anew once began to train at round 0.
     """
     root = tmp_path / "runs"
-    first = fleetune("run", str(config), "--root", str(root), **server)
-    again = fleetune("run", str(config), "--root", str(root), **server)
+    first = fleetune("run", str(config), "--root", str(root))
+    again = fleetune("run", str(config), "--root", str(root))
     assert all(whys(again)[stage].startswith("reused") for stage in ("prepare", "profile", "plan", "train", "evaluate"))
 
-    slower = fleetune(
-        "run", str(config), "--root", str(root), "--dry-run", "--set", "training.learning_rate=1e-4", **server
-    )
+    slower = fleetune("run", str(config), "--root", str(root), "--dry-run", "--set", "training.learning_rate=1e-4")
     assert whys(slower)["train"] == "ran: training.learning_rate changed"
     assert whys(slower)["plan"].startswith("reused")
     text = (tmp_path / "rows.jsonl").read_bytes()
     (tmp_path / "rows.jsonl").write_bytes(text.replace(b"0 red", b"9 red", 1))
-    edited = fleetune("run", str(config), "--root", str(root), "--dry-run", **server)
+    edited = fleetune("run", str(config), "--root", str(root), "--dry-run")
     assert whys(edited)["prepare"] == "ran: data changed"
     (tmp_path / "rows.jsonl").write_bytes(text)
 
@@ -114,7 +109,7 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
 
     alone = {**CONFIG, "fleet": {"devices": CONFIG["fleet"]["devices"][:1]}}
     config.write_text(yaml.safe_dump(alone))
-    planned_anew = fleetune("run", str(config), "--root", str(tmp_path / "third"), **server)
+    planned_anew = fleetune("run", str(config), "--root", str(tmp_path / "third"))
     said = r"ran: input .*; goes on from round [246] of 8, by another plan's checkpoint"
     assert re.fullmatch(said, whys(planned_anew)["train"])
     assert whys(planned_anew)["prepare"].startswith("reused"), "another fleet prepares nothing anew"
