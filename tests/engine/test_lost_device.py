@@ -48,10 +48,10 @@ def train(told: Told, folder: Path, fleet: Fleet, progress: Any, note: Note) -> 
         coordinator.train(task)
 
 
-def test_a_killed_container_takes_nothing_with_it(tmp_path: Path, engine: Any) -> None:
+def test_a_killed_container_takes_nothing_with_it(store_root: Path, tmp_path: Path, engine: Any) -> None:
     """Bug: what it alone held was on a disk that no container could be told to read, and the run ended. The weights are
     those of the same training by processes, without a loss."""
-    told = run(config(tmp_path), tmp_path / "store", until="plan")
+    told = run(config(tmp_path), store_root, until="plan")
     fleet = json_io.read(Fleet, told.store.folder("fleet", told.record.outputs["fleet"]) / "fleet.json")
     left, said = [KILLED_AFTER], list[str]()
 
