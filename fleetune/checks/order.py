@@ -9,7 +9,7 @@ from fleetune.clock.costs import PlacedSegment, segments_on
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of, parse_action
 from fleetune.contracts.profile import Profile
-from fleetune.program import lower
+from fleetune.program import program_of
 from fleetune.program.execution import carry_out
 
 MARK = "<-- waits"
@@ -39,8 +39,7 @@ def deadlocks(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
 
 def program_faults(plan: Plan, profile: Profile) -> Iterator[str]:
     """Yield what keeps the steps of all devices from ending: a wait for ever, or a message that nobody receives."""
-    trainable = {unit.name for unit in profile.units if unit.trainable_bytes}
-    outcome = carry_out(lower(plan, trainable=trainable, tied={unit.name: unit.tied for unit in profile.units}))
+    outcome = carry_out(program_of(plan, profile))
     if outcome.waiting:
         yield f"its steps never end: {first_names([str(each) for each in outcome.waiting])} wait for ever"
     if outcome.unreceived:

@@ -15,7 +15,7 @@ from fleetune.contracts.metrics import Forecast, TimelineRow
 from fleetune.contracts.plan import AVERAGE, LinkUse, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
-from fleetune.program import Program, Step, lower, seats_of, steps
+from fleetune.program import Program, Step, program_of, seats_of, steps
 from fleetune.program.lower import averaging_device
 from fleetune.program.steps import PART_BYTES, PARTS_ON_THE_WAY, average_steps
 
@@ -32,8 +32,7 @@ def average_rows(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[TimelineRo
     """
     if not plan.average_every_rounds:
         return ()
-    trainable = {unit.name for unit in profile.units if unit.trainable_bytes}
-    return _Exchange(plan, fleet, profile, lower(plan, trainable=trainable)).rows()
+    return _Exchange(plan, fleet, profile, program_of(plan, profile)).rows()
 
 
 def describe_averages(forecast: Forecast) -> str:
@@ -73,8 +72,7 @@ class _Exchange:
         self.links = {(link.source, link.target): link for link in fleet.links}
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.numbers = {name: k for k, name in enumerate(plan.devices)}
-        total = sum(unit.trainable_bytes for unit in profile.units)
-        total -= profile.repeated_bytes(unit.name for unit in profile.units)
+        total = profile.trainable_bytes(unit.name for unit in profile.units)
         self.part_bytes = max(PART_BYTES, -(-total // MOST_PARTS))
         self.parts = max(1, -(-total // self.part_bytes))
         self.spans = _spans(profile)

@@ -206,9 +206,7 @@ def copied_bytes(plan: Plan, device: str, profile: Profile) -> int:
 
 def state_bytes(trained: Iterable[str], profile: Profile) -> int:
     """Return the bytes of these units' trained parameters and their optimizer state."""
-    names = list(trained)
-    parameters = sum(profile.unit(name).trainable_bytes for name in names) - profile.repeated_bytes(names)
-    return math.ceil(parameters * (1 + profile.optimizer_bytes_per_param_byte))
+    return math.ceil(profile.trainable_bytes(trained) * (1 + profile.optimizer_bytes_per_param_byte))
 
 
 def received_bytes(trained_bytes: int, members: int) -> int:
@@ -304,7 +302,7 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     held = activations(profile, _differentiated(units, trained), segment.recompute)
     kept = kept_micro_batches(plan, device, placed) * held.kept + held.again
     summing = 1 if plan.collector else len(segment.devices)
-    received = received_bytes(sum(unit.trainable_bytes for unit in trained) - twice, summing)
+    received = received_bytes(profile.trainable_bytes(segment.trained), summing)
     return HeldBytes(lasting, with_gradients - lasting + received, (end - first) * kept)
 
 
@@ -334,6 +332,4 @@ def _shared_bytes(plan: Plan, device: str, profile: Profile) -> int:
 
 def _collected_bytes(plan: Plan, profile: Profile) -> int:
     """Return the bytes of the collector's parameters, summed gradients and optimizer state."""
-    names = list(trained_units(plan))
-    trained = sum(profile.unit(name).trainable_bytes for name in names) - profile.repeated_bytes(names)
-    return math.ceil(trained * (2 + profile.optimizer_bytes_per_param_byte))
+    return math.ceil(profile.trainable_bytes(trained_units(plan)) * (2 + profile.optimizer_bytes_per_param_byte))

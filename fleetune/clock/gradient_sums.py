@@ -1,6 +1,6 @@
 """Sums of gradients at the end of a round: all-reduces of groups, and of weights that several segments share."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from fleetune.clock.between_rounds import BOTH_WAYS
 from fleetune.clock.costs import nanoseconds
@@ -12,7 +12,7 @@ from fleetune.contracts.link_frames import FRAME_BYTES, ring_slices
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import BACKWARD, REDUCE, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile
-from fleetune.program import lower, steps
+from fleetune.program import program_of, steps
 
 _Seat = tuple[str, int]
 """Lane and segment."""
@@ -23,14 +23,14 @@ class GradientSums:
 
     def __init__(self, fleet: Fleet, links: Mapping[tuple[str, str], Link], profile: Profile) -> None:
         """links: as messages find them in a round."""
-        self._fleet, self._links = fleet, links
+        self._fleet, self._links, self._profile = fleet, links, profile
         self._trainable = {unit.name: unit.trainable_bytes for unit in profile.units}
         self._tied = {unit.name: unit.tied for unit in profile.units if unit.tied}
-        self._tied_bytes, self._repeated_bytes = profile.tied_bytes, profile.repeated_bytes
 
     def summed_bytes(self, segment: Segment) -> int:
         """Return the bytes that the group's all-reduce sums."""
-        return sum(self._trainable[name] for name in segment.trained) - self._repeated_bytes(segment.trained)
+        every = sum(self._trainable[name] for name in segment.trained)  # planners ask for it by the million
+        return every - self._profile.repeated_bytes(segment.trained)
 
     def of_groups(self, plan: Plan, ends: Mapping[tuple[int, int], int], measured: bool) -> list[AllReduce]:
         """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector.
@@ -53,7 +53,7 @@ class GradientSums:
         """
         if not self.shares_weights(plan):
             return [], 0.0
-        numbers = {lane.name: at for at, lane in enumerate(plan.lanes)}
+        segments = {lane.name: lane.segments for lane in plan.lanes}
         sums: dict[_Seat, int] = {}
         free_ns: dict[str, int] = {}
         for row in rows:
@@ -65,14 +65,15 @@ class GradientSums:
                 seat = (action.lane, action.segment)
                 sums[seat] = max(sums.get(seat, 0), end_ns)
         found, last_ns = [], 0
-        trainable = {name for name, size in self._trainable.items() if size}
-        for own in lower(plan, trainable=trainable, tied=self._tied):
+        for own in program_of(plan, self._profile):
             for step in own.round:
                 action = step.action
                 if step.kind != steps.SEND or action.letter != REDUCE or step.peer == own.device:
                     continue
                 link = self._links[own.device, step.peer]
-                size = self._shared_bytes(plan, numbers[action.lane], action.segment, action.micro_batch)
+                ends = (segments[action.lane][at] for at in (action.segment, action.micro_batch))
+                shared = frozenset.intersection(*map(self._names, ends))
+                size = sum(self._profile.tied_bytes.get(name, 0) for name in shared)
                 start_ns = max(free_ns.get(own.device, 0), sums.get((action.lane, action.segment), 0))
                 holds_s = countable(f"link {own.device}>{step.peer}", size / link.bytes_per_s)
                 free_ns[own.device] = start_ns + nanoseconds(holds_s)
@@ -91,7 +92,10 @@ class GradientSums:
 
     def shares_weights(self, plan: Plan) -> bool:
         """Return whether two segments of a lane share a trained weight, and sum its gradients themselves."""
-        return bool(self._tied_bytes) and not plan.collector and any(_repeated(self._names(plan)))
+        if not self._profile.tied_bytes or plan.collector:
+            return False
+        by_lane = [[self._names(segment) for segment in lane.segments] for lane in plan.lanes]
+        return any(sum(map(len, names)) > len(frozenset().union(*names)) for names in by_lane)
 
     def ring_ns(self, segment: Segment, measured: bool) -> int:
         """Return 2(|G|-1) · (largest latency + w / (|G| · smallest bandwidth)), as in `pipeline_arrays`.
@@ -117,16 +121,6 @@ class GradientSums:
         over_links_s = (2 * (count - 1) - 1) * apart_s + latency_s + part_s
         return nanoseconds(max(over_links_s, ring_cpu_s(self._fleet, segment.devices, summed_bytes)))
 
-    def _names(self, plan: Plan) -> Iterator[list[frozenset[str]]]:
-        """Yield the tied weights of each segment of each lane."""
-        for lane in plan.lanes:
-            yield [frozenset(n for u in segment.units for n in self._tied.get(u, ())) for segment in lane.segments]
-
-    def _shared_bytes(self, plan: Plan, lane: int, one: int, other: int) -> int:
-        names = list(self._names(plan))[lane]
-        return sum(self._tied_bytes.get(name, 0) for name in names[one] & names[other])
-
-
-def _repeated(lanes: Iterator[list[frozenset[str]]]) -> Iterator[bool]:
-    for segments in lanes:
-        yield sum(map(len, segments)) > len(frozenset().union(*segments))
+    def _names(self, segment: Segment) -> frozenset[str]:
+        """Return the trained weights of a segment that several units read."""
+        return frozenset(name for unit in segment.units for name in self._tied.get(unit, ()))

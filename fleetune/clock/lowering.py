@@ -17,7 +17,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan
 from fleetune.contracts.profile import Profile
-from fleetune.program import Step, lower, steps
+from fleetune.program import Step, program_of, steps
 
 _NEUTRAL = LinkUse(source="any", target="other")
 
@@ -91,8 +91,8 @@ class PlanLowering:
     ) -> None:
         self.plan, self.costs, self.updates_ns = plan, costs, updates_ns or {}
         self.units = {unit.name: unit for unit in profile.units}
-        self.coding, self.repeated_bytes = Coding(profile), profile.repeated_bytes
-        self.program = lower(plan, trainable={name for name, unit in self.units.items() if unit.trainable_bytes})
+        self.coding, self.trainable_bytes = Coding(profile), profile.trainable_bytes
+        self.program = program_of(plan, profile)
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.links = {(link.source, link.target): link for link in fleet.links}
         self.lost_s_per_byte = {name: lost_s_per_byte(fleet.device(name)) for name in plan.devices}
@@ -168,8 +168,7 @@ class PlanLowering:
             lane, segment = self.lanes[step.action.lane], step.action.segment
             handed = step.kind == steps.HAND
             units = self.plan.lanes[lane].segments[segment]
-            names = units.units if handed else units.trained
-            size = sum(self.units[name].trainable_bytes for name in names) - self.repeated_bytes(names)
+            size = self.trainable_bytes(units.units if handed else units.trained)
             passes = self._passes(lane, segment, step.peer, FORWARD if handed else BACKWARD)
             if handed:
                 self.feeds[len(self.infos)] = passes

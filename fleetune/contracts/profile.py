@@ -1,5 +1,6 @@
 """A profile: the model as an ordered list of units, and the time of each unit on each device."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import field
 from typing import Annotated
@@ -333,10 +334,13 @@ class Profile:
         units have them too often."""
         if not self.tied_bytes:
             return 0
-        names = [name for unit in units for name in self.unit(unit).tied]
-        return sum(self.tied_bytes.get(name, 0) for name in names) - sum(
-            self.tied_bytes.get(name, 0) for name in set(names)
-        )
+        times = Counter(name for unit in units for name in self.unit(unit).tied)
+        return sum((count - 1) * self.tied_bytes.get(name, 0) for name, count in times.items())
+
+    def trainable_bytes(self, units: Iterable[str]) -> int:
+        """Return the bytes of the trained parameters of these units, each counted once."""
+        names = tuple(units)
+        return sum(self.unit(name).trainable_bytes for name in names) - self.repeated_bytes(names)
 
     def times_of(self, device: str) -> DeviceTimes:
         """Return the times of one device. Refused: a device that was not profiled."""

@@ -24,7 +24,7 @@ from fleetune.drawing.scores_text import scores_text
 from fleetune.drawing.svg import STYLE, colour_of_segment
 from fleetune.drawing.text import link_text, plan_text, trained_text, units_text
 from fleetune.errors import Refused
-from fleetune.program import lower
+from fleetune.program import program_of
 
 
 @record
@@ -116,11 +116,8 @@ MOST_STEPS = 400
 
 def _programs(content: ReportContent) -> list[str]:
     """Return the steps of each device, as far as a report lists them."""
-    units = content.profile.units
-    trainable = {unit.name for unit in units if unit.trainable_bytes}
-    made = lower(content.plan.plan, trainable=trainable, tied={unit.name: unit.tied for unit in units})
     texts = []
-    for own in made:
+    for own in program_of(content.plan.plan, content.profile):
         lines = str(own).splitlines()
         left = len(lines) - 1 - MOST_STEPS
         texts.append("\n".join([*lines[: MOST_STEPS + 1], *([f"  ... {left} more"] if left > 0 else [])]))

@@ -28,6 +28,7 @@ from fleetune.contracts.link_codecs import (
     INT4_HADAMARD,
     INT8,
     INT8_HADAMARD,
+    SPARSE,
     TOP_K,
     bytes_per_kept_element,
     wire_bytes,
@@ -120,7 +121,6 @@ def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], floa
 AUTO = "auto"
 COMPRESSIONS = (AUTO, *(codec for codec in CODECS if codec != DENSE))
 """Allowed values of a strategy's option `compression`; with forward-mask only gradients have it, values have top-k."""
-RATIO_CODECS = (TOP_K, FORWARD_MASK)
 DEFAULT_LOSS = 0.02
 LOSSES = {FP16: 0.0003, BF16: 0.002, INT8: 0.013, INT8_HADAMARD: 0.007, INT4: 0.22, INT4_HADAMARD: 0.12}
 """codec -> loss: the L2 norm of what decoding changes, relative to that of the message. The larger of two, rounded up:
@@ -192,12 +192,12 @@ def check_compression(owner: str, options: CompressionOptions) -> None:
         raise Refused(f"{owner}: compression_feedback needs compression or compression_ratio; give one of them")
     if compression is not None:
         one_of(owner, "compression", compression, COMPRESSIONS)
-    if compression not in (None, *RATIO_CODECS) and ratio is not None:
+    if compression not in (None, *SPARSE) and ratio is not None:
         raise Refused(
-            f"{owner}: compression_ratio belongs to compression {' and '.join(RATIO_CODECS)}, not to {compression}; "
+            f"{owner}: compression_ratio belongs to compression {' and '.join(SPARSE)}, not to {compression}; "
             "leave out one"
         )
-    if compression in RATIO_CODECS and ratio is None:
+    if compression in SPARSE and ratio is None:
         raise Refused(f"{owner}: compression {compression} needs a compression_ratio; 100 sends about one of 100 bytes")
     if loss is not None:
         positive(owner, compression_loss=loss)
@@ -209,7 +209,7 @@ def check_compression(owner: str, options: CompressionOptions) -> None:
 
 def compressed(plan: Plan, clock: Clock, options: CompressionOptions) -> Plan:
     """Return the plan with the codecs that the options ask for, where these shorten the round."""
-    if options.compression in (None, *RATIO_CODECS):
+    if options.compression in (None, *SPARSE):
         thin = with_top_k(plan, clock, options.compression_ratio, masked=options.compression == FORWARD_MASK)
         return _with_feedback(thin, clock) if options.compression_feedback else thin
     allowed = choices(options.compression, options.compression_loss)
@@ -249,7 +249,7 @@ def byte_shares(options: CompressionOptions) -> tuple[float, ...]:
 
     Top-k has none of its own: a placement for kind "opfence" knows its ratio.
     """
-    if options.compression in (None, *RATIO_CODECS):
+    if options.compression in (None, *SPARSE):
         return (1.0,)
     least = byte_share(choices(options.compression, options.compression_loss))
     return (1.0, least) if least < 1 else (1.0,)

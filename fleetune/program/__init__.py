@@ -4,7 +4,7 @@
 proves that every receive has its send, and reports print them. Steps are data that print and parse back.
 """
 
-from fleetune.program.lower import lower
+from fleetune.program.lower import lower, program_of
 from fleetune.program.seats import SampleTransfer, Seat, sample_transfers, seats_of
 from fleetune.program.steps import DeviceProgram, Program, Step, parse_program, parse_step
 
@@ -17,6 +17,7 @@ __all__ = [
     "lower",
     "parse_program",
     "parse_step",
+    "program_of",
     "sample_transfers",
     "seats_of",
 ]

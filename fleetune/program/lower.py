@@ -7,6 +7,7 @@ parameters, and which segments of a lane share weights.
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Lane, Plan, actions_of
+from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from fleetune.program import steps
 from fleetune.program.seats import SampleTransfer, Seat, sample_transfers, seats_of
@@ -23,6 +24,13 @@ def lower(plan: Plan, *, trainable: Collection[str] | None = None, tied: TiedUni
     a forward or backward that is not the device's own or is there twice.
     """
     return Program(tuple(_Lowering(plan, device, trainable, tied or {}).program() for device in plan.devices))
+
+
+def program_of(plan: Plan, profile: Profile) -> Program:
+    """Return the steps of a plan for the model of a profile, which knows both facts. Refused: as by `lower`."""
+    units = profile.units
+    trainable = {unit.name for unit in units if unit.trainable_bytes}
+    return lower(plan, trainable=trainable, tied={unit.name: unit.tied for unit in units})
 
 
 def averaging_device(plan: Plan) -> str:

@@ -111,10 +111,9 @@ class Replanner:
     def _upload_forecast_s(self, device: str, block: Sequence[str]) -> float:
         """Return the forecast seconds in which a block's gradients reach the collector."""
         assert self.plan.collector is not None, "blocks are dealt anew where there is a collector"
-        size = sum(self._profile.unit(name).trainable_bytes for name in block) - self._profile.repeated_bytes(block)
         link = self._fleet.link(device, self.plan.collector)
         share = next((u.share for u in self.plan.links if (u.source, u.target) == (device, self.plan.collector)), 1.0)
-        return link.latency_s + size / (link.bytes_per_s * share)
+        return link.latency_s + self._profile.trainable_bytes(block) / (link.bytes_per_s * share)
 
     def _compute_s(self, at: int, block: Sequence[str]) -> float:
         """Return the forecast compute seconds of a round of a lane that trains a block."""

@@ -1,7 +1,6 @@
 """Programs carried out without times: random plans of all strategies end, planted deadlocks are found."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,9 +9,10 @@ from fleetune.checks import findings
 from fleetune.clock.costs import kept_micro_batches as kept_by_the_clock
 from fleetune.clock.costs import segments_on
 from fleetune.contracts.plan import Plan
+from fleetune.contracts.profile import Profile
 from fleetune.errors import FleetuneError
 from fleetune.planning import Problem, solve
-from fleetune.program import DeviceProgram, Program, lower, parse_program, parse_step
+from fleetune.program import DeviceProgram, Program, lower, parse_program, parse_step, program_of
 from fleetune.program.execution import carry_out, kept_micro_batches
 from tests.clock import ticks
 from tests.clock.ticks import segment
@@ -95,7 +95,7 @@ def test_findings_tell_a_deadlock_in_an_average(monkeypatch: pytest.MonkeyPatch)
     assert findings(made, fleet, profile) == ()
     one, other = lower(made).devices
     broken = Program((one, replace(other, average=other.average[1:])))
-    monkeypatch.setattr("fleetune.checks.order.lower", lambda plan, **facts: broken)
+    monkeypatch.setattr("fleetune.checks.order.program_of", lambda plan, profile: broken)
     (said,) = findings(made, fleet, profile)
     assert said.startswith("its steps never end: a at `collect b/0A0 from b`, b at `pull b/0A0 from a` wait for ever")
 
@@ -107,11 +107,11 @@ def test_findings_prove_the_sums_of_shared_weights(monkeypatch: pytest.MonkeyPat
     profile = ticks.profile(units, dict.fromkeys("ab", ([1, 1],) * 2))
     assert findings(made, ticks.fleet("a b"), profile) == ()
 
-    def forgetful(plan: Plan, **facts: Any) -> Program:
-        one, other = lower(plan, **facts).devices
+    def forgetful(plan: Plan, profile: Profile) -> Program:
+        one, other = program_of(plan, profile).devices
         kept = tuple(step for step in other.round if not (step.kind == "receive" and step.action.letter == "R"))
         return Program((one, replace(other, round=kept)))
 
-    monkeypatch.setattr("fleetune.checks.order.lower", forgetful)
+    monkeypatch.setattr("fleetune.checks.order.program_of", forgetful)
     (said,) = findings(made, ticks.fleet("a b"), profile)
     assert said.startswith("its steps send what nobody receives: a at `send a/0R1 to b`")
