@@ -84,7 +84,7 @@ def survey(
     names: tuple[str, ...] = ()
     if spec.task != "causal-lm":
         spelled = spell_labels(frozenset(found.labels), source)
-        names = tuple(dict.fromkeys(spelled.values()))
+        names = tuple(dict.fromkeys(name for label, name in spelled.items() if label in found.labels))
         _check_labels(source.label_column, found, spelled, known_labels)
     return LocalSurvey(digest=checked_digest(request, digest), samples=len(found.content_keys), labels=names)
 

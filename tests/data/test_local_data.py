@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fleetune.contracts import json_io
@@ -119,6 +121,22 @@ def test_a_column_of_texts_is_not_told_as_names_of_labels(labels: list[str], wor
     with pytest.raises(Refused, match=words) as refused:
         survey(rows(tmp_path, "a", labels), SPEC, ignore)
     assert not any(label in str(refused.value) for label in labels if label not in ("short", "normal"))
+
+
+def test_names_of_classes_that_no_row_has_stay(tmp_path: Path) -> None:
+    """A file may declare classes that none of its rows has, whose names nobody asked for."""
+    names = ["fig", SECRET, "pear"]
+    features = {"label": {"names": names, "_type": "ClassLabel"}, "text": {"dtype": "string", "_type": "Value"}}
+    table = pa.table({"text": ["a", "b", "c", "d"], "label": [0, 2, 0, 2]}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    pq.write_table(table, tmp_path / "own.parquet")
+    request = DataRequest(source=str(tmp_path / "own.parquet"), max_length=16)
+    found = survey(request, SPEC, ignore)
+    assert found.labels == ("fig", "pear")
+    shared = SharedChoices(label_ids={"fig": 0, "pear": 1}, labels=found.labels, image_shape=(0, 0))
+    asked = Preparation(request=request, spec=SPEC, seed=1, expected_digest=found.digest, shared=shared)
+    assert prepare(asked, tmp_path / "own" / "data").samples == 4, "and the device can do without them"
 
 
 def test_labels_that_everybody_has_may_be_rare(tmp_path: Path) -> None:
