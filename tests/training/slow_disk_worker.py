@@ -46,8 +46,8 @@ class SlowDiskExchange(Exchange):
         """Send a message to the coordinator."""
         if kind == "saved" and header["rounds"] < LAST and not self._begun[header["rounds"]].wait(PATIENCE_S):
             raise TryAgain(f"round {header['rounds']} waits for the checkpoint before it")
-        if kind == "ready" and header["round"] == LAST - 1:  # the last checkpoint would take the place of this one
-            self._written[LAST - 1].wait(PATIENCE_S)
+        if kind == "ready" and header["round"] > 0:  # a checkpoint that is not written yet takes the next one's place
+            self._written[header["round"]].wait(PATIENCE_S)
         super().send_control(kind, header, *parts)
         if kind == "saved":
             self._written[header["rounds"]].set()
