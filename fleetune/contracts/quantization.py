@@ -21,12 +21,3 @@ def check_quantization(quantization: str | None, precision: str, adapts: bool) -
             f"model: quantization {quantization} is of float32 weights, but precision is {precision}; leave one of the "
             "two out"
         )
-
-
-def refuse_gates(quantization: str | None, strategy: str) -> None:
-    """Refuse a strategy that leaves out heads by cutting them out of weights, which 4 bits do not allow."""
-    if quantization is not None and strategy == "d2ft":
-        raise Refused(
-            f"model: quantization {quantization} holds weights in 4 bits, of which strategy {strategy} cannot leave "
-            "out heads; take another strategy, or leave quantization out"
-        )

@@ -49,6 +49,8 @@ class DenseLayer:
     """A layer y = W x + b, with its LoRA adapter if it has one."""
 
     name: str
+    weight: str
+    """Canonical name of W, which may be packed in 4 bits."""
     inputs: int
     outputs: int
     by_output: tuple[tuple[str, int], ...]
@@ -65,6 +67,11 @@ class DenseLayer:
     def columns(self, first: int, end: int) -> tuple[ParameterSlice, ...]:
         """Return the slices that read inputs [first, end): columns of W and of A."""
         return tuple(ParameterSlice(name, dim, first, end) for name, dim in self.by_input)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of W as it is stored, packed or not."""
+        return (self.inputs, self.outputs) if self.conv1d else (self.outputs, self.inputs)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -101,10 +108,12 @@ def _dense(name: str, module: nn.Module, canonical: Mapping[str, str]) -> DenseL
     for adapter in module.get_submodule("lora_A") if inner else ():
         by_output.append((f"lora_B.{adapter}.weight", 0))
         by_input.append((f"lora_A.{adapter}.weight", 1))
+    shape = tuple(layer.weight.shape) if transposed else (layer.out_features, layer.in_features)
     return DenseLayer(
         name=name,
-        inputs=int(layer.weight.shape[inputs_at]),
-        outputs=int(layer.weight.shape[outputs_at]),
+        weight=canonical[f"{name}.{inner}weight"],
+        inputs=int(shape[inputs_at]),
+        outputs=int(shape[outputs_at]),
         by_output=tuple((canonical[f"{name}.{own}"], dim) for own, dim in by_output),
         by_input=tuple((canonical[f"{name}.{own}"], dim) for own, dim in by_input),
         conv1d=transposed,

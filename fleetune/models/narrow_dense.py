@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from fleetune.errors import Refused
 from fleetune.models.attention_heads import DenseLayer, HalfBlock, split_evenly
 from fleetune.models.compute_copies import master_of
+from fleetune.models.nf4 import unpacked_for_now
 
 Heads = tuple[int, ...]
 
@@ -152,6 +153,8 @@ class _Gather(NamedTuple):
     """True if outputs are chosen, False if inputs are."""
     transposed: bool
     """True for weights of shape [inputs, outputs]."""
+    shapes: tuple[tuple[int, int], ...]
+    """Shape of each weight, packed or not."""
 
     @property
     def dim(self) -> int:
@@ -163,21 +166,24 @@ class _Gather(NamedTuple):
         """Size of each part."""
         return [division.size_of(self.heads) for division in self.divisions]
 
-    def gathered(self, weights: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return the linear map, shape [outputs, inputs]."""
-        whole = (
-            self.divisions[0].select(weights[0], self.dim, self.heads) if len(weights) == 1 else self._joined(weights)
-        )
+    def gathered(self, weights: tuple[torch.Tensor, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return the linear map, shape [outputs, inputs], for one product. dtype: of the product."""
+        if len(weights) == 1:
+            weight = unpacked_for_now(weights[0], self.shapes[0], dtype)
+            whole = self.divisions[0].select(weight, self.dim, self.heads)
+        else:
+            whole = self._joined(weights, dtype)
         return whole.t() if self.transposed else whole
 
-    def _joined(self, weights: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def _joined(self, weights: tuple[torch.Tensor, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return the parts of several weights, one after the other; each is copied once."""
         sizes = self.sizes
-        shape = list(weights[0].shape)
+        shape = list(self.shapes[0])
         shape[self.dim] = sum(sizes)
-        whole = weights[0].new_empty(shape)
-        for division, weight, part in zip(self.divisions, weights, whole.split(sizes, self.dim), strict=True):
-            division.select(weight, self.dim, self.heads, part)
+        whole = weights[0].new_empty(shape, dtype=dtype)
+        parts = whole.split(sizes, self.dim)
+        for division, weight, own, part in zip(self.divisions, weights, self.shapes, parts, strict=True):
+            division.select(unpacked_for_now(weight, own, dtype), self.dim, self.heads, part)
         return whole
 
     def accumulate(self, weights: Sequence[torch.Tensor], gradient: torch.Tensor, given: torch.Tensor) -> None:
@@ -208,13 +214,13 @@ class _GatheredLinear(torch.autograd.Function):
     def forward(ctx: Any, given: torch.Tensor, bias: Any, gather: _Gather, *weights: torch.Tensor) -> torch.Tensor:
         ctx.gather, ctx.weights = gather, weights
         ctx.save_for_backward(given)
-        return functional.linear(given, gather.gathered(weights), bias)
+        return functional.linear(given, gather.gathered(weights, given.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         (given,) = ctx.saved_tensors
         wanted, bias_wanted, _, *weights_wanted = ctx.needs_input_grad
-        to_input = gradient @ ctx.gather.gathered(ctx.weights) if wanted else None
+        to_input = gradient @ ctx.gather.gathered(ctx.weights, gradient.dtype) if wanted else None
         to_bias = gradient.sum(0) if bias_wanted else None
         if any(weights_wanted):
             ctx.gather.accumulate(ctx.weights, gradient, given)
@@ -227,7 +233,7 @@ def _gathered_linear(
     if torch.is_grad_enabled():
         made: torch.Tensor = _GatheredLinear.apply(given.flatten(0, -2), bias, gather, *weights)
         return made.unflatten(0, given.shape[:-1])
-    return functional.linear(given, gather.gathered(weights), bias)
+    return functional.linear(given, gather.gathered(weights, given.dtype), bias)
 
 
 class NarrowLayer:
@@ -236,18 +242,18 @@ class NarrowLayer:
     Weights are read from the module in each call, since loading replaces them.
     """
 
-    def __init__(self, name: str, module: nn.Module, division: HeadDivision) -> None:
+    def __init__(self, layer: DenseLayer, module: nn.Module, division: HeadDivision) -> None:
         """division: of the layer's outputs for `heads_made`, of its inputs for `contribution`."""
-        self.name, self.module, self.division = name, module, division
+        self.name, self.shape, self.module, self.division = layer.name, layer.shape, module, division
         self.base: Any = module.get_submodule("base_layer") if hasattr(module, "lora_A") else module
         self.transposed = isinstance(self.base, Conv1D)
         if getattr(module, "lora_variant", None) or any(getattr(module, "lora_bias", {}).values()):
-            raise Refused(f"{name} has an adapter that is no plain LoRA")
+            raise Refused(f"{self.name} has an adapter that is no plain LoRA")
 
     @property
     def output_size(self) -> int:
         """Number of outputs of the whole layer."""
-        return int(self.base.weight.shape[1 if self.transposed else 0])
+        return self.shape[1 if self.transposed else 0]
 
     def adapted(self, made: torch.Tensor, given: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Add what the adapter makes of the layer's input to the outputs that these heads own."""
@@ -258,7 +264,7 @@ class NarrowLayer:
 
     def contribution(self, given: torch.Tensor, heads: Heads, bias: torch.Tensor | None) -> torch.Tensor:
         """Return what these heads add to the output: W[:, heads] x + bias; x holds their inputs only."""
-        gather = _Gather((self.division,), heads, False, self.transposed)
+        gather = _Gather((self.division,), heads, False, self.transposed, (self.shape,))
         made = _gathered_linear(given, bias, gather, (self.base.weight,))
         for adapter in self._adapters():
             low = functional.linear(adapter.dropout(given), self.division.select(adapter.a, 1, heads))
@@ -282,7 +288,8 @@ def heads_made(layers: Sequence[NarrowLayer], given: torch.Tensor, heads: Heads)
 
     All layers read `given`; one product makes the outputs of all.
     """
-    gather = _Gather(tuple(layer.division for layer in layers), heads, True, layers[0].transposed)
+    divisions, shapes = tuple(layer.division for layer in layers), tuple(layer.shape for layer in layers)
+    gather = _Gather(divisions, heads, True, layers[0].transposed, shapes)
     sizes = gather.sizes
     biases = [layer.base.bias for layer in layers]
     bias = None
@@ -304,4 +311,4 @@ def narrow_layer(half: HalfBlock, layer: DenseLayer, heads: int, module: nn.Modu
     else:
         widths = [part.width for part in half.inner if part.layer == layer]
         division = HeadDivision(heads, len(widths), widths[0])
-    return NarrowLayer(layer.name, module, division)
+    return NarrowLayer(layer, module, division)

@@ -33,6 +33,12 @@ PORTION_BLOCKS, GPU_PORTION_BLOCKS = 1 << 11, 1 << 16
 processors, and 25 MB for that of this many."""
 
 
+def elements_of(weight: torch.Tensor) -> int:
+    """Return the number of elements of a weight, of a packed one up to a block more."""
+    held: int = weight.numel()
+    return held // (CODES_BYTES + SCALE_BYTES) * BLOCK if weight.dtype == PACKED else held
+
+
 def packed_bytes(elements: int) -> int:
     """Return the size of so many elements when they are packed."""
     return math.ceil(elements / BLOCK) * (CODES_BYTES + SCALE_BYTES)
@@ -113,6 +119,12 @@ def _passing(packed: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> 
     if stands_in or packed.is_cuda:  # torch's allocator of a GPU leaves no holes
         return unpack(packed, shape, dtype)
     return unpack(packed, shape, dtype, _SCRATCH.take)
+
+
+def unpacked_for_now(weight: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return a weight of this shape for products in a type: a packed one in memory that the next call of this thread
+    writes over, any other one as it is."""
+    return _passing(weight, shape, dtype) if weight.dtype == PACKED else weight
 
 
 def rounded(weight: torch.Tensor) -> torch.Tensor:

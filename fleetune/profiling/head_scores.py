@@ -6,6 +6,7 @@ weights (with LoRA the adapters, as in D2FT §II-D); weight magnitude (eq. (3)) 
 are zero at the start of training. Sums are in double precision.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from fleetune.models.attention_heads import AttentionHead, attention_heads, find
 from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.loss import count_targets, loss_sum
+from fleetune.models.nf4 import PACKED, unpack
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
@@ -100,7 +102,7 @@ class ScoreAccumulator:
         self._heads = heads
         self._trained = {name: parameters[name] for name in trained_parameters(heads, parameters)}
         with torch.no_grad():
-            self._magnitudes = [_total(head, parameters, torch.abs) for head in heads]
+            self._magnitudes = list(_magnitudes(heads, parameters))
         self._gradients = [0.0] * len(heads)
         self._fisher: list[list[float]] = [[] for _ in heads]
 
@@ -122,6 +124,15 @@ class ScoreAccumulator:
                 )
             )
         )
+
+
+def _magnitudes(heads: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> Iterator[float]:
+    """Yield the sum of the magnitudes of each head's weights; those in 4 bits are unpacked for one block at a time."""
+    for block, group in itertools.groupby(heads, key=lambda head: head.block):
+        packed = [layer for half in (block.attention, block.feed_forward) for layer in half.layers]
+        packed = [layer for layer in packed if parameters[layer.weight].dtype == PACKED]
+        weights = {layer.weight: unpack(parameters[layer.weight], layer.shape, torch.float32) for layer in packed}
+        yield from (_total(head, {**parameters, **weights}, torch.abs) for head in group)
 
 
 def trained_parameters(heads: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> tuple[str, ...]:

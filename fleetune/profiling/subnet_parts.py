@@ -13,6 +13,7 @@ from torch import nn
 from fleetune.contracts.profile import SubnetPart
 from fleetune.models import graph as g
 from fleetune.models.attention_heads import AttentionHead, DenseLayer, HalfBlock
+from fleetune.models.nf4 import elements_of
 from fleetune.models.units import state_by_unit
 
 
@@ -20,7 +21,7 @@ class SubnetParts:
     """Divides the units of a model among its heads."""
 
     def __init__(self, graph: g.Graph, skeleton: nn.Module) -> None:
-        sizes = {name: parameter.numel() for name, parameter in skeleton.named_parameters()}
+        sizes = {name: elements_of(parameter) for name, parameter in skeleton.named_parameters()}
         self._sizes = sizes
         self._of_unit = {
             unit: sum(sizes.get(name, 0) for name in names) for unit, names in state_by_unit(graph, skeleton).items()

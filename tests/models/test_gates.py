@@ -14,11 +14,14 @@ from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.attention_heads import attention_heads, find_blocks
 from fleetune.models.gates import gate_segment
+from fleetune.models.nf4 import PACKED
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
+from fleetune.profiling.head_scores import ScoreAccumulator
 from tests.models.instances import Recorded, batch, recorded
+from tests.models.plain_nf4 import nearest
 from tests.models.test_attention_heads import FAMILIES, FOUR, HEADS, LORA
 from tests.training.model_families import TEXT, Family
 
@@ -175,6 +178,43 @@ def test_gates_equal_masked_heads_with_detached_contributions(
                 mine = segment.parameters[piece.parameter].grad
                 if gates[head.name][micro_batch] != "1" and mine is not None:
                     assert not piece.of(mine).any(), (head.name, piece)
+
+
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+@pytest.mark.parametrize("name", ["bert", "llama, shared keys"])
+def test_heads_are_cut_out_of_weights_in_four_bits(name: str, granularity: str, tmp_path: Path) -> None:
+    """Logits, gradients of adapters and scores are those of the same model with plain weights that were rounded so,
+    bit for bit: whatever a product is made of, it reads the same numbers."""
+    family = quiet(name)
+    packed = recorded(family, tmp_path, granularity, lora=LORA, quantization="nf4")
+    plain = recorded(family, tmp_path, granularity, lora=LORA)
+    gates = gates_of(plain)
+    assert gates_of(packed) == gates
+    ours, same = gated(packed, gates), gated(plain, gates)
+    for each in (ours, same):
+        generator = torch.Generator().manual_seed(3)
+        for parameter_name, parameter in each.parameters.items():
+            if "lora_B" in parameter_name:
+                parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 50)
+        each.train()
+    in_four_bits = [n for n, p in ours.parameters.items() if p.dtype == PACKED]
+    assert len(in_four_bits) > 8
+    for parameter_name in in_four_bits:
+        weight = same.parameters[parameter_name]
+        weight.data.copy_(nearest(weight.data))
+    for micro_batch in range(4):
+        made = []
+        for held, each in ((packed, ours), (plain, same)):
+            logits = run(each, family, micro_batch, held)
+            logits.square().sum().backward()
+            made.append((logits, {n: p.grad for n, p in each.parameters.items() if p.grad is not None}))
+        (logits, gradients), (expected, others) = made
+        assert torch.equal(logits, expected) and gradients.keys() == others.keys()
+        assert all(torch.equal(gradients[n], others[n]) for n in others)
+    config = configuration(packed.request, packed.labels)
+    heads = attention_heads(find_blocks(packed.graph, skeleton(config, packed.request), config))
+    scored = [ScoreAccumulator(heads, each.parameters).scores() for each in (ours, same)]
+    assert scored[0] == scored[1] and all(head.weight_magnitude > 0 for head in scored[0].heads)
 
 
 def test_the_tolerance_is_that_of_another_order_of_additions(tmp_path: Path) -> None:
