@@ -37,7 +37,8 @@ def average_rows(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[TimelineRo
 
 def describe_averages(forecast: Forecast) -> str:
     """Return that averages over lanes take most of the time, and what would help; empty where they do not."""
-    share = 1 - forecast.round_s / forecast.mean_round_s if forecast.mean_round_s else 0.0
+    every = forecast.average_every_rounds
+    share = forecast.average_s / (forecast.mean_round_s * every) if forecast.mean_round_s and every else 0.0
     if share <= MOST:
         return ""
     return (

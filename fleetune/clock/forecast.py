@@ -27,12 +27,13 @@ from fleetune.clock.gradient_sums import GradientSums
 from fleetune.clock.limits import check_countable, countable
 from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
+from fleetune.clock.partial_rounds import partial_rounds
 from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.spread import scaled_fleet, scaled_profile
 from fleetune.clock.timeline import backward_ends, chain_rows, graph_rows, link_bytes, sorted_rows
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, TimelineRow
+from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, PartialRounds, TimelineRow
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
@@ -170,6 +171,9 @@ class Clock:
             average=average_rows(plan, self.busy_fleet, self.profile),
             average_every_rounds=plan.average_every_rounds,
             period_s=period_s,
+            partial_rounds=tuple(
+                PartialRounds(rounds=rounds, round_s=self._timed(left).round_s) for rounds, left in partial_rounds(plan)
+            ),
         )
 
     def interval(self, plan: Plan, round_s: float) -> Interval | None:

@@ -4,7 +4,7 @@ Error feedback: what a lossy message left out is added to the next message of th
 Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.uint8, torch.bool, torch.complex64,
 )}  # fmt: skip
 CPU = torch.device("cpu")
+HALF_MAX = float(torch.finfo(torch.float16).max)
 Description = Mapping[str, Any]
 
 
@@ -148,7 +149,7 @@ def decode(
         if not scales.view(torch.bfloat16).isfinite().all():
             raise ValueError(f"codec {codec} has a scale that is not finite")
         rows = dequantise(codec, codes, scales, elements)
-    return rows.to(dtype).view(shape)
+    return _narrowed(rows, dtype).view(shape)
 
 
 def kept_indices(description: Description, parts: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -205,6 +206,13 @@ def _float32(tensor: torch.Tensor, codec: str) -> torch.Tensor:
     return small
 
 
+def _narrowed(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return float32 rows in the tensor's type; what rounding brought above the largest float16 becomes that."""
+    if dtype == torch.float16:
+        rows = torch.where(rows.isfinite(), rows.clamp(-HALF_MAX, HALF_MAX), rows)
+    return rows.to(dtype)
+
+
 def _not_finite(codec: str) -> Refused:
     return Refused(
         f"codec {codec}: a value is not finite. If training has diverged, choose a smaller learning_rate; a tensor "
@@ -216,8 +224,9 @@ class ErrorFeedback:
     """Residuals by key, which belong to the state of committed rounds.
 
     Within a round each key sends one message. What messages leave out counts from `commit` on; a round that is thrown
-    away changes no residual. A key that sends nothing in a committed round, as those of another plan, is forgotten, and
-    a key without a residual of its message's shape starts anew: it has lost at most what its last message left out.
+    away changes no residual, nor does one in which a key's lane took no step. A key that otherwise sends nothing in a
+    committed round, as those of another plan, is forgotten, and a key without a residual of its message's shape starts
+    anew: it has lost at most what its last message left out.
     """
 
     def __init__(self) -> None:
@@ -240,9 +249,14 @@ class ErrorFeedback:
         error = sent_minus_decoded.detach()
         self._next[key] = error.clone() if error.isfinite().all() else None
 
-    def commit(self) -> None:
-        """Keep the residuals of the keys that have sent a message in this round, and no others."""
-        self._residuals = {key: error for key, error in self._next.items() if error is not None}
+    def commit(self, unchanged: Callable[[str], bool] = lambda key: False) -> None:
+        """Keep the residuals of the keys that have sent a message in this round; of others, those that stay unchanged.
+
+        unchanged: returns whether a key's residual stays as it was before the round.
+        """
+        stay = {key: error for key, error in self._residuals.items() if unchanged(key)}
+        new = {key: error for key, error in self._next.items() if error is not None and not unchanged(key)}
+        self._residuals = stay | new
         self._next.clear()
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fleetune.contracts.record import not_negative, record
+from fleetune.contracts.record import not_negative, positive, record
 from fleetune.errors import Refused
 
 
@@ -78,6 +78,19 @@ class Interval:
 
 
 @record
+class PartialRounds:
+    """Rounds between two averages in which the same lanes rest."""
+
+    rounds: int
+    round_s: float
+    """Seconds of one of them."""
+
+    def __post_init__(self) -> None:
+        positive("partial rounds", rounds=self.rounds)
+        not_negative("partial rounds", round_s=self.round_s)
+
+
+@record
 class Forecast:
     """Simulated timeline of one round of a plan, with totals per device and link."""
 
@@ -98,6 +111,8 @@ class Forecast:
     period_s: Annotated[float, Field(exclude_if=_neutral)] = 0.0
     """Seconds from one commit to the next, without an average: `round_s`, and before it the commit and the optimizer
     steps that the round's first task waits for. 0 where the profile does not know these, as of simulated devices."""
+    partial_rounds: Annotated[tuple[PartialRounds, ...], Field(exclude_if=_neutral)] = ()
+    """Rounds in which lanes rest; all else here is of a round in which none does. Neutral: empty, there are none."""
 
     @property
     def average_s(self) -> float:
@@ -107,7 +122,10 @@ class Forecast:
     @property
     def mean_round_s(self) -> float:
         """Seconds of a round with its part of an average: what many rounds take, divided by their number."""
-        return self.round_s + (self.average_s / self.average_every_rounds if self.average_every_rounds else 0.0)
+        if not (every := self.average_every_rounds):
+            return self.round_s
+        saved_s = sum(each.rounds * (self.round_s - each.round_s) for each in self.partial_rounds)
+        return self.round_s + (self.average_s - saved_s) / every
 
 
 def span_s(rows: Sequence[TimelineRow]) -> float:
@@ -135,6 +153,8 @@ class RoundMetrics:
     """What the loss was multiplied by in fp16; None in other precisions."""
     overflowed: Annotated[tuple[str, ...], Field(exclude_if=_neutral)] = ()
     """Lanes that took no step, as their gradients were not finite in fp16."""
+    resting: Annotated[tuple[str, ...], Field(exclude_if=_neutral)] = ()
+    """Lanes that had taken all their steps until the next average."""
 
 
 @record
@@ -160,7 +180,8 @@ class TrainingMetrics:
     link_bytes: tuple[LinkBytes, ...]
     """Bytes per round."""
     median_round_s: float
-    """Median over the rounds from `plan_from_round` to `revised_from_round`; over all rounds if there are none."""
+    """Median over the rounds from `plan_from_round` to `revised_from_round` in which no lane rests; over all rounds if
+    there are none."""
     wall_s: float
     """Seconds from the first worker's start to the last commit of this attempt."""
     resumed_from_round: int = 0

@@ -18,12 +18,3 @@ def check_mixed_precision(mixed_precision: str | None, precision: str) -> None:
             f"model: mixed_precision {mixed_precision} trains float32 weights, but precision is {precision}; leave one "
             "of the two out"
         )
-
-
-def refuse_compression(mixed_precision: str | None, compresses: bool) -> None:
-    """Refuse compressed links where the loss is scaled: gradients overflow now and then, which a codec cannot carry."""
-    if mixed_precision == FP16 and compresses:
-        raise Refused(
-            f"model: mixed_precision {FP16} scales the loss until gradients overflow, which no codec of a link "
-            f"carries; take {BF16}, or leave compression out"
-        )

@@ -119,10 +119,13 @@ class Lane:
     segments: tuple[Segment, ...]
     micro_batches: Annotated[int, Field(exclude_if=_neutral)] = 0
     """Micro-batches of this lane in a round, at most the plan's: a slow client does fewer. Neutral: 0, the plan's."""
+    rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """Rounds after each average in which this lane takes a step; in the others it rests (FedAvg of clients with
+    unequal numbers of steps). Neutral: 0, all."""
 
     def __post_init__(self) -> None:
         check_name("lane", self.name)
-        not_negative(f"lane {self.name}", micro_batches=self.micro_batches)
+        not_negative(f"lane {self.name}", micro_batches=self.micro_batches, rounds=self.rounds)
         if not self.segments:
             raise Refused(f"lane {self.name}: it needs at least one segment")
         for index, (before, after) in enumerate(zip(self.segments, self.segments[1:], strict=False)):
@@ -271,6 +274,7 @@ class Plan:
         if not self.lanes:
             raise Refused("plan: it needs at least one lane")
         distinct("plan", "lane", (lane.name for lane in self.lanes))
+        self._check_rounds()
         for lane in self.lanes:
             if lane.micro_batches > self.micro_batches:
                 raise Refused(
@@ -295,6 +299,21 @@ class Plan:
             raise Refused(
                 "plan: replan_every_rounds needs a collector, and lanes of one segment on one device that trains some "
                 "of its units; leave it out"
+            )
+
+    def _check_rounds(self) -> None:
+        """Refuse lanes that rest without an average to come, and rounds in which all of them would."""
+        every = self.average_every_rounds
+        for lane in self.lanes:
+            if lane.rounds and not lane.rounds <= every:
+                raise Refused(
+                    f"plan: lane {lane.name} takes a step in {lane.rounds} rounds after each average, and averages are "
+                    f"{every} rounds apart; give 1 to average_every_rounds, or 0 for all rounds"
+                )
+        if all(0 < lane.rounds < every for lane in self.lanes):
+            raise Refused(
+                f"plan: no lane takes a step in all {every} rounds between averages; lower average_every_rounds to the "
+                f"{max(lane.rounds for lane in self.lanes)} of the busiest lane"
             )
 
     def _check_masks(self) -> None:
@@ -339,8 +358,18 @@ class Plan:
         return self.micro_batch_samples * self.micro_batches
 
     def micro_batches_of(self, lane: Lane) -> int:
-        """Return the number of micro-batches that a lane runs in a round."""
+        """Return the number of micro-batches that a lane runs in a round in which it takes a step."""
         return lane.micro_batches or self.micro_batches
+
+    def resting_in(self, round: int) -> tuple[str, ...]:
+        """Return the names of the lanes that rest in a round (from 0), until the next average."""
+        at = round % (self.average_every_rounds or 1)
+        return tuple(lane.name for lane in self.lanes if 0 < lane.rounds <= at)
+
+    def steps_before(self, lane: Lane, round: int) -> int:
+        """Return the number of steps that a lane has taken before a round (from 0)."""
+        averages, at = divmod(round, self.average_every_rounds or 1)
+        return averages * lane.rounds + min(at, lane.rounds) if lane.rounds else round
 
 
 @record
@@ -366,31 +395,3 @@ class PlanResult:
     def gap(self) -> float | None:
         """Relative distance of the objective from the lower bound; None without a bound."""
         return None if not self.lower_bound else self.objective / self.lower_bound - 1.0
-
-
-def one_forward_one_backward(lane: str, segment: int, warmup: int, micro_batches: int) -> tuple[Action, ...]:
-    """1F1B schedule with K warm-up forwards: min(K, M) forwards, then backward 0, forward K, backward 1, ..."""
-
-    def act(letter: str, micro_batch: int) -> Action:
-        return Action(lane=lane, segment=segment, letter=letter, micro_batch=micro_batch)
-
-    warm = min(warmup, micro_batches)
-    actions = [act(FORWARD, m) for m in range(warm)]
-    for m in range(micro_batches):
-        actions.append(act(BACKWARD, m))
-        if warm + m < micro_batches:
-            actions.append(act(FORWARD, warm + m))
-    return tuple(actions)
-
-
-def actions_of(plan: Plan, device: str) -> tuple[Action, ...]:
-    """Actions of a device in one round: the plan's explicit order, or 1F1B for one lane after the other."""
-    for order in plan.order:
-        if order.device == device:
-            return tuple(parse_action(spelling) for spelling in order.actions)
-    mine: list[Action] = []
-    for lane in plan.lanes:
-        for index, segment in enumerate(lane.segments):
-            if device in segment.devices:
-                mine += one_forward_one_backward(lane.name, index, segment.warmup, plan.micro_batches_of(lane))
-    return tuple(mine)

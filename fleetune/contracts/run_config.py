@@ -8,8 +8,8 @@ from pydantic import Field
 
 from fleetune.contracts.fleet import LAUNCHERS, PROCESS
 from fleetune.contracts.fleet_request import FleetRequest
-from fleetune.contracts.mixed_precision import HALF, check_mixed_precision, refuse_compression
-from fleetune.contracts.quantization import check_quantization, refuse_gates
+from fleetune.contracts.mixed_precision import HALF, check_mixed_precision
+from fleetune.contracts.quantization import check_quantization
 from fleetune.contracts.record import check_name, not_negative, one_of, positive, record
 from fleetune.contracts.schedule import Schedule
 from fleetune.contracts.tasks import SCORES, TASKS
@@ -301,8 +301,6 @@ class RunConfig:
         check_name("run", self.name)
         not_negative("run", seed=self.seed)
         self._check_local_data()
-        refuse_compression(self.model.mixed_precision, self.strategy.compresses)
-        refuse_gates(self.model.quantization, self.strategy.name)
         if self.strategy.compresses and not self.profile.codecs:
             object.__setattr__(self, "profile", replace(self.profile, codecs=True))
         if self.promote is None:

@@ -18,6 +18,7 @@ from fleetune.contracts.plan import (
 )
 from fleetune.drawing.svg import lane_names, parse_label, track_names
 from fleetune.formatting import number, seconds
+from fleetune.program.lower import averaging_device
 
 OPERATIONS = {FULL: "full", FORWARD_ONLY: "forward-only", SKIP: "skip"}
 ADAPTER_PREFIX = "base_model.model."
@@ -39,10 +40,21 @@ def plan_text(plan: Plan | PlanResult) -> str:
     lines += _columns([(f"link {use.source}>{use.target}", link_text(use)) for use in core.links])
     if core.collector:
         lines.append(f"  collector {core.collector} (gradients in, new parameters out)")
+    lines += _averages(core)
     lines += _backups(core)
     lines += _gates(core)
     lines += [f"  order of {order.device}: {' '.join(_folded(order.actions))}" for order in core.order]
     return "\n".join(lines) + "\n"
+
+
+def _averages(plan: Plan) -> list[str]:
+    if not plan.average_every_rounds:
+        return []
+    every = plan.average_every_rounds
+    fewer = [f"{lane.name} {lane.rounds}" for lane in plan.lanes if lane.rounds]
+    steps = f" (steps until then, fewer than others: {', '.join(fewer)})" if fewer else ""
+    rounds = "every round" if every == 1 else f"every {every} rounds"
+    return [f"  average of the lanes after {rounds}, on {averaging_device(plan)}{steps}"]
 
 
 def _backups(plan: Plan) -> list[str]:

@@ -26,7 +26,7 @@ from fleetune.planning.strategies.split_learning import SplitLearning
 from fleetune.planning.strategy import Problem, Strategy, require_trainable
 from fleetune.solving import kinds
 
-DEVICE_OPTIONS = ("device", "devices", "server", "helpers", "clients", "groups", "budgets")
+DEVICE_OPTIONS = ("device", "devices", "server", "helpers", "clients", "groups", "budgets", "local_rounds")
 """Options of any strategy whose values are names of devices."""
 
 

@@ -6,7 +6,8 @@ parameters, and which segments of a lane share weights.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Lane, Plan, actions_of
+from fleetune.contracts.device_actions import actions_of
+from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Lane, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from fleetune.program import steps

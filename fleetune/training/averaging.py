@@ -2,7 +2,8 @@
 
 Averages include the optimizer's moments, so that a lane alone goes on as if nothing had happened, and one state by name
 remains: training resumes from it under any plan. Counts of steps and batches become the largest; they travel in the
-messages' headers.
+messages' headers. Of lanes that took unequal numbers of steps, AdamW's moments are averaged as a step reads them,
+without the bias of their own counts (Kingma and Ba, arXiv:1412.6980, section 3), and have that of the largest.
 
 A part is some elements of some tensors, at most PART_BYTES. Every device works out the same parts from the model alone
 and holds no more than a few of them beside its own state.
@@ -130,7 +131,7 @@ class Averages:
         """Return the tensor of a seat that a key is about; None if it has none."""
         name = name_of(key)
         if key.startswith(OPTIMIZER):
-            return seat.optimizer.slot(key.removeprefix(OPTIMIZER).split(":", 1)[0], name)
+            return seat.optimizer.slot(_kind_of(key), name)
         found = seat.runner.parameters.get(name)
         return found if found is not None else seat.runner.buffers.get(name)
 
@@ -138,9 +139,11 @@ class Averages:
 class Averager:
     """Sums the weighted states of all lanes, part by part."""
 
-    def __init__(self, plan: Plan, weights: Mapping[str, float], names: NamesByUnit) -> None:
-        """weights: lane -> share of all samples."""
-        self._shares = LaneShares(plan, weights, names)
+    def __init__(
+        self, plan: Plan, weights: Mapping[str, float], names: NamesByUnit, decays: Mapping[str, float]
+    ) -> None:
+        """weights: lane -> share of all samples. decays: kind of moment -> its decay, of those with a bias."""
+        self._shares, self._decays = LaneShares(plan, weights, names), decays
         self._sums: dict[int, State] = {}
 
     def collect(self, lane: str, number: int, given: State) -> None:
@@ -151,9 +154,18 @@ class Averager:
         for key, tensor in given.tensors.items():
             term = tensor * self._shares.factor(lane, name_of(key))
             found = sums.tensors.get(key)
+            if found is not None:
+                self._equalise(key, (found, sums), (term, given))
             sums.tensors[key] = term if found is None else found.add_(term)
         for key, count in given.counts.items():
             sums.counts[key] = max(count, sums.counts.get(key, count))
+
+    def _equalise(self, key: str, one: tuple[torch.Tensor, State], other: tuple[torch.Tensor, State]) -> None:
+        """Give two moments the bias of the larger of their counts of steps."""
+        decay, steps = self._decays.get(_kind_of(key)), f"{OPTIMIZER}{STEP}:{name_of(key)}"
+        (few, fewer), (most, _) = sorted(((s.counts.get(steps, 0.0), t) for t, s in (one, other)), key=lambda p: p[0])
+        if decay is not None and 0 < few < most:
+            fewer.mul_((1 - decay**most) / (1 - decay**few))
 
     def means_of(self, lane: str, segment: int, number: int) -> State:
         """Return the means of what a segment holds of a part."""
@@ -168,8 +180,13 @@ class Averager:
         self._sums = {}
 
 
+def _kind_of(key: str) -> str:
+    """Return the kind of optimizer state that a key is about; of others, what means none."""
+    return key.removeprefix(OPTIMIZER).split(":", 1)[0]
+
+
 def _add(found: State, key: str, tensor: torch.Tensor, span: Span, *, counts: bool = False) -> None:
-    if not counts:
-        found.tensors[key] = tensor.detach().view(-1)[span.first : span.end]
-    elif span.first == 0:
+    if counts:
         found.counts[key] = float(tensor)
+    else:
+        found.tensors[key] = tensor.detach().view(-1)[span.first : span.end]

@@ -40,14 +40,14 @@ def dealing_plan(before: Plan | None, plan: Plan) -> Plan:
     """Return the plan whose dealing holds on when a training goes on by another plan.
 
     before: the one that has dealt until now. It holds on if it has all lanes of the other one with as many
-    micro-batches; otherwise, and where lanes own no rows, samples are dealt anew.
+    micro-batches and steps; otherwise, and where lanes own no rows, samples are dealt anew.
     """
     if before is None or len(before.lanes) == 1 or shares_batches(before):
         return plan
     if before.micro_batch_samples != plan.micro_batch_samples:
         return plan
-    known = {lane.name: before.micro_batches_of(lane) for lane in before.lanes}
-    kept = all(known.get(lane.name) == plan.micro_batches_of(lane) for lane in plan.lanes)
+    known = {lane.name: (before.micro_batches_of(lane), lane.rounds) for lane in before.lanes}
+    kept = all(known.get(lane.name) == (plan.micro_batches_of(lane), lane.rounds) for lane in plan.lanes)
     return before if kept else plan
 
 
@@ -96,8 +96,8 @@ def shares_batches(plan: Plan) -> bool:
     return bool(plan.collector) and len(plan.lanes) > 1
 
 
-def lane_batch(plan: Plan, lane: Lane, rows: np.ndarray, seed: int, round: int, local: bool = False) -> np.ndarray:
-    """Return the rows of a lane's batch in a round, in order: int64 [samples]. plan: the first one.
+def lane_batch(plan: Plan, lane: Lane, rows: np.ndarray, seed: int, step: int, local: bool = False) -> np.ndarray:
+    """Return the rows of the batch of a lane's step (from 0), in order: int64 [samples]. plan: the first one.
 
     rows: those that the lane draws from. seed: the run's. local: whether they lie on its device.
     """
@@ -105,19 +105,20 @@ def lane_batch(plan: Plan, lane: Lane, rows: np.ndarray, seed: int, round: int, 
     number = _number(plan, lane)
     if shares_batches(plan) and not local:
         first = sum(sizes[:number])
-        drawn = batch_indices(len(rows), sum(sizes), seed, round)[first : first + sizes[number]]
+        drawn = batch_indices(len(rows), sum(sizes), seed, step)[first : first + sizes[number]]
     else:
-        drawn = batch_indices(len(rows), sizes[number], lane_seed(plan, lane, seed), round)
+        drawn = batch_indices(len(rows), sizes[number], lane_seed(plan, lane, seed), step)
     return np.asarray(rows[drawn])
 
 
 def _dealt(plan: Plan, train_samples: int) -> np.ndarray:
     """Return the number of the lane that each dealt row goes to, in turn.
 
-    A lane of fewer micro-batches gets fewer rows, so that all lanes pass through their rows at the same pace and an
-    average weighted by samples weighs every sample alike.
+    A lane of fewer micro-batches or steps gets fewer rows, so that all lanes pass through their rows at the same pace
+    and an average weighted by samples weighs every sample alike.
     """
-    micro_batches = [plan.micro_batches_of(lane) for lane in plan.lanes]
+    every = plan.average_every_rounds
+    micro_batches = [plan.micro_batches_of(lane) * (lane.rounds or every or 1) for lane in plan.lanes]
     pattern = np.repeat(np.arange(len(plan.lanes)), np.array(micro_batches) // math.gcd(*micro_batches))
     return np.asarray(np.resize(pattern, train_samples))
 
@@ -146,9 +147,9 @@ class Batches:
         """The task that the data were prepared for."""
         return self._data.task
 
-    def start_round(self, round: int, with_targets: bool) -> None:
-        """Draw the round's batch; count its targets if this device computes the loss."""
-        self._indices = lane_batch(self._plan, self._lane, self._rows, self._seed, round, self._local)
+    def start_step(self, step: int, with_targets: bool) -> None:
+        """Draw the batch of the lane's step; count its targets if this device computes the loss."""
+        self._indices = lane_batch(self._plan, self._lane, self._rows, self._seed, step, self._local)
         if with_targets:
             self._targets = count_targets(self._data.rows("train", self._indices, (LABELS,))[LABELS], self.task)
 

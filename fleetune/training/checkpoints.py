@@ -233,6 +233,7 @@ def mark_complete(
     folder = checkpoint_folder(work, round)
     try:
         write_text(commits, folder / COMMITS)
+        shards = dict(sorted(shards.items()))  # devices report them in any order
         digests = {**shards, COMMITS: FileDigest.of(folder / COMMITS)}
         mark = CheckpointMark(round=round, files=tuple(shards), digests=digests)
         bad = first_damaged(folder, mark, digests)

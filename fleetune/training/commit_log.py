@@ -160,7 +160,7 @@ def _foreign_lanes(mark: CheckpointMark, lanes: Collection[str]) -> str:
     alike = all(each == next(iter(shards.values())) for each in shards.values())
     if alike or not lanes or shards.keys() & set(lanes):
         return ""
-    return f"it holds models of {', '.join(shards)} that were not averaged yet, and this plan trains {', '.join(lanes)}"
+    return f"it holds models of {', '.join(sorted(shards))} that were not averaged yet, and this plan trains {', '.join(lanes)}"
 
 
 def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:

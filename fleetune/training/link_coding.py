@@ -2,6 +2,10 @@
 
 Only values that carry a gradient and whose first dimension is samples are coded; masks, positions and what all samples
 share travel as they are. The gradient with respect to what arrived is that with respect to what was sent.
+
+In fp16 the loss is scaled until gradients overflow now and then. Those cross as they are, so that every device before
+the cut sees the overflow and the lane takes no step. What messages of gradients lose is kept without the scale, which
+may have changed when it is added to the next ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,9 +17,10 @@ import torch
 from fleetune.codecs import ErrorFeedback, decode, encode, kept_indices
 from fleetune.codecs.codec import Encoded
 from fleetune.contracts.link_codecs import DENSE, FORWARD_MASK
-from fleetune.contracts.plan import FORWARD, Action, LinkUse, Plan
+from fleetune.contracts.plan import BACKWARD, FORWARD, Action, LinkUse, Plan, parse_action
 from fleetune.errors import Refused
 from fleetune.training.exchange import Arrival
+from fleetune.training.loss_scale import UNSCALED
 
 Shape = Callable[[int], tuple[int, ...] | None]
 """Number of a value -> shape of one of its samples; None for a value that is not coded."""
@@ -40,11 +45,13 @@ class LinkCoder:
         self._uses = {(use.source, use.target): use for use in plan.links if use.codec != DENSE}
         self._kept: dict[tuple[Any, ...], torch.Tensor] = {}
         self._feedback = feedback
+        self._loss_scale = UNSCALED
 
-    def start_round(self) -> None:
-        """Drop what an earlier round left."""
+    def start_round(self, loss_scale: float = UNSCALED) -> None:
+        """Drop what an earlier round left. loss_scale: of the round's gradients."""
         self._kept.clear()
         self._feedback.start_round()
+        self._loss_scale = loss_scale
 
     def encode(self, action: Action, peer: str, values: Mapping[int, torch.Tensor], shape: Shape) -> CodedValues:
         """Return the message for a peer. Refused: a value that is not finite, where the codec cannot carry it."""
@@ -69,13 +76,23 @@ class LinkCoder:
         """Encode a value, with the residual of its last message where the link has error feedback."""
         codec, kept = use.codec_of(action.letter), self._kept.get(_cut(action, use.target, number))
         if not use.feedback:
-            return encode(codec, value, use.ratio, kept)
-        key = f"{use.source}>{use.target}|{action}|{number}"
-        whole = self._feedback.add(key, value.detach())
-        sent = encode(codec, whole, use.ratio, kept)
+            return self._encode_finite(codec, action, value, use.ratio, kept)
+        key, scale = _residual_key(use, action, number), self._loss_scale if action.letter == BACKWARD else UNSCALED
+        unscaled = value.detach().float() / scale if value.dtype == torch.float16 else value.detach()
+        whole = self._feedback.add(key, unscaled)
+        sent = self._encode_finite(codec, action, (whole * scale).to(value.dtype), use.ratio, kept)
         known = kept if sent.description["codec"] == FORWARD_MASK else sent.kept
-        self._feedback.keep(key, whole - decode(sent.description, sent.parts, whole.device, known))
+        decoded = decode(sent.description, sent.parts, whole.device, known)
+        self._feedback.keep(key, whole - decoded.to(whole) / scale)
         return sent
+
+    @staticmethod
+    def _encode_finite(
+        codec: str, action: Action, value: torch.Tensor, ratio: float, kept: torch.Tensor | None
+    ) -> Encoded:
+        """Encode a value; a gradient in float16 that has overflowed travels dense."""
+        overflowed = action.letter == BACKWARD and value.dtype == torch.float16 and not bool(value.isfinite().all())
+        return encode(DENSE if overflowed else codec, value, ratio, kept)
 
     def decode(self, action: Action, peer: str, arrival: Arrival, samples: int, shape: Shape) -> Arrival:
         """Return an arrival with all values as they were sent, losses aside. Refused: a malformed message."""
@@ -100,6 +117,15 @@ class LinkCoder:
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError, RuntimeError) as error:
             raise Refused(f"{peer} sent {action} in a codec that cannot be read ({error})") from None
         return replace(arrival, tensors=tensors)
+
+
+def _residual_key(use: LinkUse, action: Action, number: int) -> str:
+    return f"{use.source}>{use.target}|{action}|{number}"
+
+
+def lane_of_residual(key: str) -> str:
+    """Return the lane whose messages a residual is of."""
+    return parse_action(key.split("|")[1]).lane
 
 
 def _cut(action: Action, peer: str, number: int) -> tuple[Any, ...]:

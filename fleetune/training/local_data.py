@@ -5,7 +5,7 @@ passed a layer with parameters; from values that no learned layer has changed, w
 inputs. Labels stay where the lane begins, because the lane ends there too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,9 @@ from fleetune.training.task import DeviceData, TrainingTask
 
 if TYPE_CHECKING:
     from fleetune.preparation.local_data import DeviceWork
+
+MOST_PASSES_RATIO = 2.0
+"""Of two lanes' passes through their data between averages, above which it is pointed out."""
 
 
 def raw_inputs(graph: g.Graph, skeleton: nn.Module) -> dict[int, frozenset[str]]:
@@ -80,7 +83,33 @@ def prepare_own_data(
         note(f"data.local: by this plan no lane begins on {unused}, so what lies there is not used")
     used = replace(work, sources={device: source for device, source in work.sources.items() if device in owners})
     found = prepare_on_devices(used, common, seed)
+    if said := uneven_passes(plan, {device: samples for device, (_, samples) in found.items()}):
+        note(said)
     return {device: DeviceData(folder=folder, samples=samples) for device, (folder, samples) in found.items()}
+
+
+def uneven_passes(plan: Plan, samples: Mapping[str, int]) -> str:
+    """Return that lanes go through their data more often than others between two averages, and what would change it;
+    empty where the most is at most MOST_PASSES_RATIO times the least.
+
+    samples: device -> number of its training samples.
+    """
+    every = plan.average_every_rounds
+    own = {lane: samples[lane.segments[0].devices[0]] / plan.micro_batches_of(lane) for lane in plan.lanes}
+    most = max(own.values())
+    wanted = {lane.name: max(1, round(every * each / most)) for lane, each in own.items()}
+    fewer = {name: rounds for name, rounds in wanted.items() if rounds < every}
+    passes = {lane: (lane.rounds or every) * plan.micro_batch_samples / each for lane, each in own.items()}
+    often, seldom = max(passes, key=passes.__getitem__), min(passes, key=passes.__getitem__)
+    alike = passes[often] <= MOST_PASSES_RATIO * passes[seldom] or fewer == {n.name: n.rounds for n in own if n.rounds}
+    if not every or alike:
+        return ""
+    given = ", ".join(f"{name}: {rounds}" for name, rounds in fewer.items())
+    return (
+        f"data.local: between two averages {often.name} goes {passes[often]:.3g} times through its data and "
+        f"{seldom.name} {passes[seldom]:.3g} times; with strategy.options.local_rounds {{{given}}} all would go "
+        "through theirs about as often, as in FedAvg"
+    )
 
 
 def _crossing(graph: Graph, lane: Lane, raw: dict[int, frozenset[str]]) -> list[tuple[int, frozenset[str]]]:

@@ -181,10 +181,10 @@ class RoundMeasurements:
         if self.revised_from_round is None:
             self.peaks_of_first[device] = self.peaks[device]
 
-    def add(self, round: int, measured: MeasuredRound) -> None:
-        """Add a round."""
+    def add(self, round: int, measured: MeasuredRound, whole: bool = True) -> None:
+        """Add a round. whole: whether it is like the one that is forecast, in which no lane rests."""
         self.newest = measured.rows
-        if self.revised_from_round is None:
+        if self.revised_from_round is None and whole:
             self._rounds.add(round, measured.round_s, measured)
 
     def add_average(self, rows: list[TimelineRow]) -> None:

@@ -116,6 +116,11 @@ def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> tor
     )
 
 
+def moment_decays(training: TrainingRequest) -> dict[str, float]:
+    """Return kind of moment -> its decay, of the moments that are corrected by their count of steps."""
+    return {} if training.optimizer == "sgd" else {"exp_avg": training.beta1, "exp_avg_sq": training.beta2}
+
+
 class BatchNormStatistics:
     """Running statistics of one segment; from now on its modules update copies, which `commit` writes back."""
 

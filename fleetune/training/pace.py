@@ -24,10 +24,11 @@ class PaceWatch:
     def observe(self, plan: Plan, round: int, rows: Sequence[TimelineRow]) -> Iterator[p.Slow]:
         """Add the measured rows of a round; yield the devices that became slow, or are as fast as before again.
 
-        None where blocks are dealt anew by measured times anyway, or gates are of heads that the profile does not have.
+        None where blocks are dealt anew by measured times anyway, gates are of heads that the profile does not have,
+        or a lane rests.
         """
         known = {subnet.name for subnet in self._task.profile.subnets}
-        if plan.replan_every_rounds or any(gate.subnet not in known for gate in plan.gates):
+        if plan.resting_in(round) or plan.replan_every_rounds or any(gate.subnet not in known for gate in plan.gates):
             return
         if plan != self._followed:
             self._followed = plan

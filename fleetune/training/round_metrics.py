@@ -21,26 +21,31 @@ Reports = Mapping[str, Mapping[str, Any]]
 """Device -> header of its `ready`."""
 
 
-def norms_by_lane(plan: Plan, ready: Reports) -> dict[str, torch.Tensor]:
-    """Return the norm of each lane's gradients; with a collector all have the norm of their sum."""
+def norms_by_lane(plan: Plan, round: int, ready: Reports) -> dict[str, torch.Tensor]:
+    """Return the norm of the gradients of each lane that takes a step; with a collector all have that of their sum."""
     if plan.collector:
         norm = total_norm(packed for header in ready.values() for packed in header["norms"].values())
         return dict.fromkeys((lane.name for lane in plan.lanes), norm)
     reports = {
         lane.name: [header["norms"][lane.name] for header in ready.values() if lane.name in header["norms"]]
         for lane in plan.lanes
+        if lane.name not in plan.resting_in(round)
     }
     return {lane: total_norm(packed) for lane, packed in reports.items()}
 
 
 def _mean_loss(task: TrainingTask, plan: Plan, ready: Reports) -> float:
-    """Return the mean of the lanes' losses, weighted by their samples."""
+    """Return the mean of the losses of the lanes that took part, weighted by their samples."""
     losses = [ready[device]["losses"] for device in sorted(ready)]  # whoever reports first, sums have the same bits
     if len(plan.lanes) == 1:
         return sum(float(loss) for by_lane in losses for loss in by_lane.values())
     local = {device: data.samples for device, data in task.local.items()}
     weights = lane_weights(plan, lane_samples(task.dealing, task.data_folder, local))
-    return sum(weights[lane] * float(loss) for by_lane in losses for lane, loss in by_lane.items())
+    total = sum(weights[lane] * float(loss) for by_lane in losses for lane, loss in by_lane.items())
+    took_part = {lane for by_lane in losses for lane in by_lane}
+    if took_part >= weights.keys():
+        return total
+    return total / sum(weight for lane, weight in weights.items() if lane in took_part)
 
 
 def round_metrics(
@@ -52,7 +57,7 @@ def round_metrics(
     Refused if clipping is on and the norm is not finite, or if gradients overflow though the loss is not scaled.
     """
     scale = next(float(header.get("loss_scale", UNSCALED)) for header in ready.values())
-    norms = {lane: norm / scale for lane, norm in norms_by_lane(plan, ready).items()}
+    norms = {lane: norm / scale for lane, norm in norms_by_lane(plan, round, ready).items()}
     overflowed = _overflowed(task, plan, round, ready, scale)
     reported: list[ReportedRow] = [row for header in ready.values() for row in header["rows"]]
     averaged, of_round = list[ReportedRow](), list[ReportedRow]()
@@ -67,7 +72,8 @@ def round_metrics(
         for peer, size in header["sent_bytes"].items():
             sent_bytes[device, peer] = int(size)
     round_s = max(row.end_s for row in rows)
-    measured.add(round, MeasuredRound(round_s, rows, sent_bytes))
+    resting = plan.resting_in(round)
+    measured.add(round, MeasuredRound(round_s, rows, sent_bytes), whole=not resting)
     stepped = [norm for lane, norm in norms.items() if lane not in overflowed]
     clipped = task.training.clip_norm is not None and bool(stepped)
     norm = torch.stack(stepped).max() if clipped else torch.tensor(0.0)
@@ -84,6 +90,7 @@ def round_metrics(
         energy_j=total_j(header.get("energy_j") for header in ready.values()),
         loss_scale=scale if task.model.mixed_precision == FP16 else None,
         overflowed=overflowed,
+        resting=resting,
     )
     return metrics, norms
 

@@ -28,7 +28,7 @@ from fleetune.training.batches import lane_seed
 from fleetune.training.collector import Collector, pull_state, push_state
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
-from fleetune.training.link_coding import LinkCoder
+from fleetune.training.link_coding import LinkCoder, lane_of_residual
 from fleetune.training.loss_scale import UNSCALED
 from fleetune.training.seat import MicroBatchState, TrainingSeat
 
@@ -79,20 +79,23 @@ class RoundRunner:
         """Run one round; the gradients, summed over all devices, times `loss_scale`, end in the parameters' `grad`."""
         self._result, self._loss_scale = RoundResult(), loss_scale
         self._context.exchange.start_round(round)
-        self._coder.start_round()
+        self._coder.start_round(loss_scale)
+        resting = self._context.plan.resting_in(round)
         for seat in self._context.seats.values():
-            seat.start_round(round)
+            seat.start_round(self._context.plan.steps_before(seat.seat.lane, round))
         if self._context.collector is not None:
             self._context.collector.start_round()
         for number, step in enumerate(self._program.round):
+            if step.action.lane in resting:
+                continue
             self._context.exchange.at_step(step)
             _KINDS[step.kind](self, step)
             if number in self._frees:
                 self._context.seats[step.action.lane, step.action.segment].held.pop(step.action.micro_batch)
             self._context.exchange.on_progress()
         for seat in self._context.seats.values():
-            if seat.seat.is_last:
-                lane = seat.seat.lane.name
+            lane = seat.seat.lane.name
+            if seat.seat.is_last and lane not in resting:
                 self._result.losses[lane] = self._result.losses.get(lane, 0.0) + seat.loss
         return self._result
 
@@ -110,9 +113,12 @@ class RoundRunner:
     def commit(self, round: int, scales: Mapping[str, float | None]) -> None:
         """Step the parameters with gradients times their lane's scale, and keep the round's batch statistics.
 
-        The parameters of a lane whose scale is None stay as they are; with a collector all have the same scale.
+        The parameters of a lane whose scale is None stay as they are, and so does all of a lane without one, which
+        rests; with a collector all have the same scale.
         """
         for seat in self._context.seats.values():
+            if seat.seat.lane.name not in scales:
+                continue
             scale = scales[seat.seat.lane.name]
             if scale is None:
                 seat.optimizer.clear_gradients()
@@ -122,7 +128,8 @@ class RoundRunner:
             seat.statistics.commit()
         if self._context.collector is not None:
             self._context.collector.commit(round, next(iter(scales.values())))
-        self._context.feedback.commit()
+        still = {lane.name for lane in self._context.plan.lanes if scales.get(lane.name) is None}
+        self._context.feedback.commit(lambda key: lane_of_residual(key) in still)
 
     def average(self) -> list[TimelineRow]:
         """Exchange the parameters of all lanes for their average, part by part; return a row per link and seat."""

@@ -107,7 +107,8 @@ class RunningPlan:
                 return {}
 
         with self.context.throttle.throttled():
-            for each in self.held.seats.values():
+            resting = plan.resting_in(round)
+            for each in (seat for seat in self.held.seats.values() if seat.seat.lane.name not in resting):
                 norms = norms_of(each.optimizer, each.seat.lane.name)
                 if each.seat.is_leader and not plan.collector:
                     own = each.seat.index

@@ -50,8 +50,8 @@ class TrainingSeat:
     loss: float = 0.0
     """Share of the mean loss over the lane's batch, so far in this round."""
 
-    def start_round(self, round: int) -> None:
-        """Drop what an earlier round left, and draw the lane's batch."""
+    def start_round(self, step: int) -> None:
+        """Drop what an earlier round left, and draw the batch of the lane's step with this number (from 0)."""
         self.held.clear()
         self.arrivals.clear()
         self.terms.clear()
@@ -61,7 +61,7 @@ class TrainingSeat:
         if self.bucket is not None:
             self.bucket.start()
         if self.batches is not None:
-            self.batches.start_round(round, with_targets=self.seat.is_last)
+            self.batches.start_step(step, with_targets=self.seat.is_last)
 
     def is_batched(self, number: int) -> bool:
         """Return whether a value's first dimension is samples."""

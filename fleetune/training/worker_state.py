@@ -47,7 +47,7 @@ from fleetune.training.checkpoints import (
 )
 from fleetune.training.collector import Collector
 from fleetune.training.gradients import tied_holders
-from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.optimizer import NamedOptimizer, moment_decays
 from fleetune.training.seat import TrainingSeat, new_seat
 from fleetune.training.task import WorkerTask
 
@@ -381,7 +381,7 @@ def _averager(task: WorkerTask, described: ModelDescription, dealt: Plan) -> Ave
     plan = task.plan
     if not plan.average_every_rounds or task.device != averaging_device(plan):
         return None
-    return Averager(plan, _lane_weights(task, dealt), described.state)
+    return Averager(plan, _lane_weights(task, dealt), described.state, moment_decays(task.training))
 
 
 def _lane_weights(task: WorkerTask, dealt: Plan) -> dict[str, float]:

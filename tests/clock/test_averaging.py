@@ -80,3 +80,16 @@ def test_averages_that_take_most_of_the_time_are_pointed_out(average_s: float, s
     )
     found = describe_averages(made)
     assert said in found and bool(found) == bool(said)
+
+
+def test_rounds_in_which_lanes_rest_are_forecast_beside_the_whole_one() -> None:
+    """y takes one step of three, so two rounds are those of x alone; all else is of a round with both."""
+    orders = {name: f"{name}/0F0 {name}/2F0 {name}/2B0 {name}/0B0" for name in "xy"}
+    made = replace(ticks.plan(CLIENTS, orders=orders), average_every_rounds=3)
+    one = ticks.plan({"x": CLIENTS["x"]}, orders={"x": orders["x"]})
+    whole, alone = averaged(3), forecast(one, ticks.fleet("x y h", 0), PROFILE)
+    rests = replace(made, lanes=tuple(replace(lane, rounds=int(lane.name == "y")) for lane in made.lanes))
+    found = forecast(rests, ticks.fleet("x y h", 0), PROFILE)
+    assert [(each.rounds, each.round_s) for each in found.partial_rounds] == [(2, alone.round_s)]
+    assert alone.round_s < whole.round_s and replace(found, partial_rounds=()) == whole
+    assert 3 * found.mean_round_s == pytest.approx(whole.round_s + 2 * alone.round_s + whole.average_s)

@@ -6,8 +6,9 @@ import pytest
 
 from fleetune.clock import forecast
 from fleetune.contracts import json_io
+from fleetune.contracts.device_actions import actions_of
 from fleetune.contracts.metrics import Forecast
-from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share, actions_of
+from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share
 from fleetune.contracts.profile import Spread
 from fleetune.errors import Refused
 from tests.clock import fleets

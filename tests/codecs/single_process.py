@@ -50,6 +50,8 @@ class _Cut(torch.autograd.Function):
         whole = gradient
         if residuals is not None:
             whole = gradient + residuals.get((BACKWARD, ctx.at), torch.zeros_like(gradient))
+        if whole.dtype == torch.float16 and not whole.isfinite().all():
+            return whole, None, None, None, None  # it has overflowed, and no step is taken
         sent = encode(codec, whole, use.ratio, ctx.kept)
         kept = ctx.kept if codec == FORWARD_MASK else sent.kept
         found = decode(sent.description, sent.parts, gradient.device, kept)

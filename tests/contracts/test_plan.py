@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
+from fleetune.contracts.device_actions import actions_of
 from fleetune.contracts.plan import (
     Action,
     Gate,
@@ -15,7 +16,6 @@ from fleetune.contracts.plan import (
     Plan,
     Segment,
     Share,
-    actions_of,
     parse_action,
 )
 from fleetune.errors import Refused
@@ -230,3 +230,38 @@ def test_a_mask_comes_from_the_opposite_forward() -> None:
     assert [use.codec_of("B") for use in plan.links] == ["top-k", "forward-mask"]
     with pytest.raises(Refused, match="link b>a sends gradients at the elements that a>b kept, so a>b needs"):
         replace(FULL, links=(*FULL.links, replace(back, ratio=99.0)))
+
+
+def rested(**rounds: int) -> Plan:
+    """Return a plan of lanes that are averaged every 4 rounds, with their steps until then."""
+    base = json_io.parse(Plan, OLD, "plan")
+    lanes = tuple(replace(base.lanes[0], name=name, rounds=steps) for name, steps in rounds.items())
+    return replace(base, lanes=lanes, average_every_rounds=4)
+
+
+def test_lanes_rest_after_their_steps_until_the_next_average() -> None:
+    """a takes a step in every round, b in one and c in three of four; b's step of round 5 is its third."""
+    plan = rested(a=0, b=1, c=3)
+    assert [plan.resting_in(round) for round in range(6)] == [(), ("b",), ("b",), ("b", "c"), (), ("b",)]
+    assert [[plan.steps_before(lane, round) for round in range(6)] for lane in plan.lanes] == [
+        [0, 1, 2, 3, 4, 5],
+        [0, 1, 1, 1, 1, 2],
+        [0, 1, 2, 3, 3, 4],
+    ]
+    assert json_io.parse(Plan, json_io.text(plan), "plan") == plan
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        ({"a": 0, "b": 5}, "lane b takes a step in 5 rounds after each average, and averages are 4 rounds apart"),
+        ({"a": 3, "b": 1}, "no lane takes a step in all 4 rounds between averages; lower .* to the 3 of the busiest"),
+        ({"a": 0, "b": -1}, "rounds must be a number of at least 0"),
+    ],
+)
+def test_lanes_that_rest_for_ever_are_refused(rounds: dict[str, int], words: str) -> None:
+    """At least one lane takes part in every round, and none in more than there are."""
+    with pytest.raises(Refused, match=words):
+        rested(**rounds)
+    with pytest.raises(Refused, match="averages are 0 rounds apart"):
+        replace(rested(a=0, b=1), average_every_rounds=0)

@@ -6,9 +6,12 @@ from itertools import permutations, product
 import pytest
 
 from fleetune.clock import Clock
-from fleetune.contracts.plan import PlanResult, actions_of
+from fleetune.contracts.device_actions import actions_of
+from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
+from fleetune.planning.revision import own
+from fleetune.planning.strategies.split_learning import SplitLearning
 from tests.clock import fleets
 from tests.planning.instances import small
 
@@ -105,6 +108,9 @@ def test_searched_cuts_are_no_worse_than_given_ones() -> None:
         ({"method": "admm"}, "admm preempts tasks"),
         ({"method": "magic"}, "'magic' is not known"),
         ({"devices": ["x", "y"]}, "h is not among the devices x, y"),
+        ({"local_rounds": {"y": 11}}, "local_rounds of y is 11; give 1 to 10, the rounds between averages"),
+        ({"local_rounds": {"y": 0}}, "local_rounds of y is 0; give 1 to 10"),
+        ({"local_rounds": {"h": 3}}, "local_rounds names h, which is no client; known: x, y, z"),
         ({"helpers": ["h", "i", "x", "y", "z"]}, "no device is left to be helper or client"),
     ],
 )
@@ -254,3 +260,17 @@ def test_devices_with_data_of_their_own_are_the_clients() -> None:
     assert {lane.segments[1].devices for lane in plan.lanes} == {("i",)}
     with pytest.raises(Refused, match="lane z begins on z, which has no data"):
         solved(replace(five(clients=["y", "z"]), owners=("x", "y")))
+
+
+def test_clients_with_few_data_take_fewer_steps_between_averages() -> None:
+    """The others take one in every round. Without any that does, averages come nearer to each other; so they do when
+    the only one is lost."""
+    found = solved(five(local_rounds={"y": 2, "z": 5}))
+    assert [lane.rounds for lane in found.plan.lanes] == [0, 2, 5] and found.plan.average_every_rounds == 10
+    assert found.objective == solved(five()).objective, "of a round in which all take a step"
+    nearer = solved(five(local_rounds={"x": 4, "y": 4, "z": 1})).plan
+    assert [lane.rounds for lane in nearer.lanes] == [0, 0, 1] and nearer.average_every_rounds == 4
+    problem = five(local_rounds={"y": 2, "z": 5})
+    left = own(SplitLearning(), problem, found.plan, {"x"}).plan
+    assert [(lane.name, lane.rounds) for lane in left.lanes] == [("y", 2), ("z", 0)]
+    assert left.average_every_rounds == 5

@@ -183,7 +183,7 @@ def test_micro_batches_are_those_of_training(vit: Ready) -> None:
         collector="",
     )
     batches = Batches(vit.folders.data, plan, lane, SEED, torch.device("cpu"))  # type: ignore[arg-type]
-    batches.start_round(0, with_targets=True)
+    batches.start_step(0, with_targets=True)
     for number, (values, samples, draws) in enumerate(seen):
         (given,) = batches.inputs(number, (0, MICRO_BATCH)).values()
         assert samples == MICRO_BATCH and torch.equal(values[vit.graph.inputs["pixel_values"]], given)

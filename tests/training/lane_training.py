@@ -41,9 +41,13 @@ class LaneModel:
             model.get_submodule(unit).register_forward_pre_hook(self._reseed(unit))
         self.optimizer: torch.optim.Optimizer | None = None
 
-    def backward(self, round: int) -> float:
-        """Add the gradients of the lane's batch of a round to the model's; return the mean loss."""
-        drawn = lane_batch(self.plan, self.lane, self.rows, self.run_seed, round, self.local)
+    def backward(self, round: int, step: int | None = None) -> float:
+        """Add the gradients of the lane's batch to the model's; return the mean loss.
+
+        step: number of the lane's own step; None: it takes one in every round.
+        """
+        batch = round if step is None else step
+        drawn = lane_batch(self.plan, self.lane, self.rows, self.run_seed, batch, self.local)
         rows = {k: torch.from_numpy(v) for k, v in self.data.rows("train", drawn).items()}
         total, size = 0.0, self.plan.micro_batch_samples
         for micro_batch in range(self.micro_batches):
@@ -119,7 +123,8 @@ def lane_models(ready: Prepared, whole: nn.Module, plan: Plan, local: Sequence[P
 def train_federated(
     lanes: list[LaneModel], training: TrainingRequest, *, lost: Mapping[str, range] | None = None
 ) -> Control:
-    """FedAvg of separately trained models; moments of the optimizers are averaged like parameters.
+    """FedAvg of separately trained models; moments of the optimizers are averaged like parameters, without the bias of
+    their lanes' counts of steps where these differ.
 
     lost: lane -> the rounds without it; it is not the first one, whose state it has afterwards.
     """
@@ -128,6 +133,7 @@ def train_federated(
         lane.optimizer = optimizer_of([p for p in lane.model.parameters() if p.requires_grad], training)
     names = {id(lane): each.name for lane, each in zip(lanes, plan.lanes, strict=True)}
     control = Control()
+    taken = dict.fromkeys(names.values(), 0)
     for round in range(training.rounds):
         for lane in lanes:
             if round == without.get(names[id(lane)], range(0)).stop > 0:
@@ -137,12 +143,18 @@ def train_federated(
         left = [lane for lane in lanes if round not in without.get(names[id(lane)], range(0))]
         sizes = [len(lane.rows) for lane in left]
         weights = [size / sum(sizes) for size in sizes]
-        losses = [lane.backward(round) for lane in left]
-        for lane in left:
+        at = round % plan.average_every_rounds
+        at_work = [(lane, w) for lane, w in zip(left, weights, strict=True) if at < (lane.lane.rounds or at + 1)]
+        whole = sum(weight for _, weight in at_work)
+        total = 0.0
+        for lane, weight in at_work:
+            name = names[id(lane)]
+            total += weight / whole * lane.backward(round, taken[name] if lane.lane.rounds else round)
             assert lane.optimizer is not None
             lane.optimizer.step()
             lane.optimizer.zero_grad()
-        control.losses.append(sum(loss * weight for loss, weight in zip(losses, weights, strict=True)))
+            taken[name] += 1
+        control.losses.append(total)
         if (round + 1) % plan.average_every_rounds == 0 or round + 1 == training.rounds:
             _average(left, weights)
     control.state = {k: v.detach().clone() for k, v in lanes[0].model.state_dict().items()}
@@ -153,14 +165,21 @@ def _average(lanes: list[LaneModel], weights: list[float]) -> None:
     for group in zip(*(lane.model.parameters() for lane in lanes), strict=True):
         if group[0].requires_grad:
             _to_mean([p.data for p in group], weights)
-            for kind in ("exp_avg", "exp_avg_sq"):
-                moments = [
-                    lane.optimizer.state[p][kind] for lane, p in zip(lanes, group, strict=True) if lane.optimizer
-                ]
-                _to_mean(moments, weights)
+            states = [lane.optimizer.state[p] for lane, p in zip(lanes, group, strict=True) if lane.optimizer]
+            most = max(float(state["step"]) for state in states)
+            for kind, decay in (("exp_avg", 0.9), ("exp_avg_sq", 0.999)):
+                for state in states:
+                    state[kind].mul_((1 - decay**most) / (1 - decay ** float(state["step"])))
+                _to_mean([state[kind] for state in states], weights)
+            for state in states:
+                state["step"].fill_(most)
     for buffers in zip(*(lane.model.named_buffers() for lane in lanes), strict=True):
         if "running_" in buffers[0][0]:
             _to_mean([buffer for _, buffer in buffers], weights)
+        elif "num_batches_tracked" in buffers[0][0]:
+            most = max(int(buffer) for _, buffer in buffers)
+            for _, buffer in buffers:
+                buffer.fill_(most)
 
 
 def _to_mean(tensors: list[torch.Tensor], weights: list[float]) -> None:

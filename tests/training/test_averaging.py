@@ -52,7 +52,7 @@ class Given:
 def test_means_are_weighted_and_counts_become_the_largest(weights: dict[str, float]) -> None:
     """A part's sums go when the next part's first term comes, so that one part is held."""
     lanes = {name: [segment("u0 u1", name)] for name in "xy"}
-    averager = Averager(plan(lanes), weights, NAMES)
+    averager = Averager(plan(lanes), weights, NAMES, {})
     given_by = {"x": Given(1.0, 4), "y": Given(5.0, 7)}
     for number in (0, 1):
         for lane, own in given_by.items():
@@ -63,3 +63,21 @@ def test_means_are_weighted_and_counts_become_the_largest(weights: dict[str, flo
         assert torch.allclose(mean.tensors["model|a"], torch.full((2,), expected))
         assert mean.counts == {"optimizer|step:a": 7}
         assert not averager.means_of("x", 0, 1 - number).tensors
+
+
+@pytest.mark.parametrize("steps", [{"x": 1.0, "y": 7.0}, {"x": 7.0, "y": 1.0}, {"x": 4.0, "y": 4.0}])
+def test_moments_of_unequal_counts_of_steps_are_averaged_without_their_bias(steps: dict[str, float]) -> None:
+    """Gradients of 1 and of 5 in every step: what AdamW reads of the mean is their mean, whoever took more steps, and
+    of equal counts the plain mean of the moments in every bit."""
+    lanes, gradients = {name: [segment("u0 u1", name)] for name in "xy"}, {"x": 1.0, "y": 5.0}
+    weights = {"x": 0.25, "y": 0.75}
+    averager = Averager(plan(lanes), weights, NAMES, {"exp_avg": 0.9})
+    moments = {lane: torch.full((2,), gradients[lane] * (1 - 0.9 ** steps[lane]), dtype=torch.float64) for lane in "xy"}
+    for lane, moment in moments.items():
+        averager.collect(lane, 0, State({"optimizer|exp_avg:a": moment}, {"optimizer|step:a": steps[lane]}))
+    mean = averager.means_of("x", 0, 0)
+    count = mean.counts["optimizer|step:a"]
+    read = mean.tensors["optimizer|exp_avg:a"] / (1 - 0.9**count)
+    assert count == max(steps.values()) and torch.allclose(read, torch.full((2,), 4.0, dtype=torch.float64))
+    if steps["x"] == steps["y"]:
+        assert torch.equal(mean.tensors["optimizer|exp_avg:a"], moments["x"] * 0.25 + moments["y"] * 0.75)

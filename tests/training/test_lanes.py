@@ -47,8 +47,7 @@ def segment(units: tuple[str, ...], device: str, trains: tuple[str, ...] = ()) -
 
 def lanes_plan(lanes: list[Lane], **changes: object) -> Plan:
     """Return a plan of these lanes."""
-    made = Plan(strategy="test", micro_batch_samples=8, micro_batches=3, lanes=tuple(lanes))
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return Plan(strategy="test", micro_batch_samples=8, micro_batches=3, lanes=tuple(lanes), **changes)  # type: ignore[arg-type]
 
 
 def by_blocks(ready: Prepared, cuts: list[int]) -> Plan:
@@ -63,13 +62,18 @@ def by_blocks(ready: Prepared, cuts: list[int]) -> Plan:
 
 
 def split(
-    ready: Prepared, clients: str, helper: str = "h", every: int = 3, fewer: dict[str, int] | None = None
+    ready: Prepared,
+    clients: str,
+    helper: str = "h",
+    every: int = 3,
+    fewer: dict[str, int] | None = None,
+    rounds: dict[str, int] | None = None,
 ) -> Plan:
     """Return a plan of split learning: clients keep both ends, one helper runs the middle of each.
 
-    fewer: client -> its micro-batches, if it has fewer than 3.
+    fewer: client -> its micro-batches, if it has fewer than 3. rounds: client -> its steps between averages, if fewer.
     """
-    less = fewer or {}
+    less, steps = fewer or {}, rounds or {}
     first, second = 1, len(ready.units) - 1
     parts = (ready.units[:first], ready.units[first:second], ready.units[second:])
     lanes = [
@@ -77,6 +81,7 @@ def split(
             name=c,
             segments=(segment(parts[0], c), segment(parts[1], helper), segment(parts[2], c)),
             micro_batches=less.get(c, 0),
+            rounds=steps.get(c, 0),
         )
         for c in clients
     ]
@@ -181,21 +186,33 @@ def test_one_client_and_one_helper_are_the_unsplit_model(name: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "fewer"), [("bert", {}), ("resnet", {}), ("bert", {"y": 1, "z": 2})])
+@pytest.mark.parametrize(
+    ("name", "fewer", "rounds"),
+    [
+        ("bert", {}, {}),
+        ("resnet", {}, {}),
+        ("bert", {"y": 1, "z": 2}, {}),
+        ("bert", {}, {"y": 1, "z": 2}),
+        ("resnet", {}, {"x": 2, "z": 1}),
+    ],
+)
 def test_several_clients_are_fedavg_of_separately_trained_models(
-    name: str, fewer: dict[str, int], tmp_path: Path
+    name: str, fewer: dict[str, int], rounds: dict[str, int], tmp_path: Path
 ) -> None:
     """Three clients of unequal data through one helper: parameters, moments and running statistics are averaged.
 
-    Clients of fewer micro-batches a round own fewer samples, and weigh less by as much.
+    Clients of fewer micro-batches a round, or fewer steps between averages, own fewer samples, and weigh less by as
+    much; a client that rests computes and sends nothing.
     The forecast of an average's bytes is exact, and the round is measured without it.
     """
     ready = ready_for(tmp_path, name, precision="float64")
-    made = split(ready, "xyz", fewer=fewer)
+    made = split(ready, "xyz", fewer=fewer, rounds=rounds)
     metrics = run_plan(ready, made, TRAINING, tmp_path)
     run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
     found = difference(ready, run, train_federated(lane_models(ready, whole_model(ready), made), TRAINING))
     assert max(found.loss, found.tensor, found.logits) < FP64, found
+    rests = [tuple(n for n, steps in rounds.items() if round % 3 >= steps) for round in range(7)]
+    assert [each.resting for each in metrics.rounds] == rests
     if name == "bert":  # without batch norms, whose statistics the forecast leaves out
         task = training_task(ready, made, TRAINING, tmp_path)
         forecast = Clock(task.fleet, sized(ready, task.profile)).forecast(made)
@@ -253,13 +270,14 @@ CODED = {
 @pytest.mark.parametrize("name", CODED)
 @pytest.mark.parametrize(
     ("shares", "mixed"),
-    [([[8], [8]], None), ([[3, 5], [8]], None), ([[8], [8]], "bf16")],
-    ids=["alone", "group", "mixed precision"],
+    [([[8], [8]], None), ([[3, 5], [8]], None), ([[8], [8]], "bf16"), ([[8], [8]], "fp16")],
+    ids=["alone", "group", "mixed precision", "scaled loss"],
 )
 def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
     name: str, shares: list[list[int]], mixed: str | None, tmp_path: Path
 ) -> None:
-    """Every link has its codec; samples decode alike however a group deals them, and as bfloat16 where that crosses."""
+    """Every link has its codec; samples decode alike however a group deals them, and as bfloat16 or float16 where
+    that crosses; gradients that overflow do so on both sides of the cut."""
     ready = ready_for(tmp_path, mixed_precision=mixed)
     (there, there_ratio), (back, back_ratio) = CODED[name]
     made = plan(ready.units, [2], shares)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from fleetune.codecs import ErrorFeedback, encode
+from fleetune.codecs import ErrorFeedback, decode, encode
 from fleetune.contracts.plan import LinkUse, parse_action
 from fleetune.errors import Refused
 from fleetune.training.exchange import Arrival
-from fleetune.training.link_coding import LinkCoder
+from fleetune.training.link_coding import LinkCoder, lane_of_residual
 from tests.training.runs import plan
 
 ACTION = parse_action("main/0F1")
@@ -50,3 +50,47 @@ def test_what_is_described_well_arrives() -> None:
     arrival = Arrival(tensors=dict(WHOLE), sent_s=0.0, arrived_s=0.0, size_bytes=0, described={"5": SENT.description})
     found = coder().decode(ACTION, "d0", arrival, 2, lambda number: (32,)).tensors[5]
     assert found.shape == (2, 32) and int((found != 0).sum()) == 16
+
+
+def sender(feedback: ErrorFeedback) -> LinkCoder:
+    """The coder of d1, which sends gradients to d0 by int4 with error feedback."""
+    made = plan(("a", "b"), [1], [[8], [8]])
+    use = LinkUse(source="d1", target="d0", codec="int4", feedback=True)
+    return LinkCoder(replace(made, links=(use,)), "d1", feedback)
+
+
+def sent(coder: LinkCoder, gradient: torch.Tensor, scale: float) -> torch.Tensor:
+    """Send a gradient of float16 in a round of its own; return what arrives, without the scale."""
+    coder.start_round(scale)
+    coded = coder.encode(parse_action("main/1B0"), "d0", {5: (gradient * scale).half()}, lambda number: (64,))
+    parts = [tensor for name, tensor in coded.tensors.items() if str(name).startswith("5|")]
+    return decode(coded.described["5"], parts).float() / scale
+
+
+def test_what_gradients_lose_is_kept_without_the_scale_of_the_loss() -> None:
+    """The scale is halved after a round; what arrives then is what would have without any scale, in every bit."""
+    gradient = torch.linspace(-0.0125, 0.0175, 128).half().float().reshape(2, 64)
+    found = []
+    for scales in ((1.0, 1.0, 1.0), (1024.0, 512.0, 2048.0)):
+        feedback = ErrorFeedback()
+        coder = sender(feedback)
+        for scale in scales:
+            last = sent(coder, gradient, scale)
+            feedback.commit()
+        found.append((last, *feedback.state().values()))
+    assert all(torch.equal(plain, scaled) for plain, scaled in zip(*found, strict=True))
+    assert not torch.equal(found[0][0], sent(sender(ErrorFeedback()), gradient, 1.0)), "residuals change what is sent"
+
+
+def test_a_gradient_that_has_overflowed_arrives_so_and_changes_no_residual() -> None:
+    """Every device before the cut has to see it; a lane that takes no step has lost nothing in that round."""
+    feedback = ErrorFeedback()
+    coder = sender(feedback)
+    gradient = torch.linspace(-1.0, 1.0, 128).reshape(2, 64)
+    sent(coder, gradient, 1.0)
+    feedback.commit()
+    before = feedback.state()
+    assert not sent(coder, gradient, 2.0**17).isfinite().all()
+    feedback.commit(lambda key: lane_of_residual(key) == "main")
+    after = feedback.state()
+    assert before and before.keys() == after.keys() and all(before[key] is after[key] for key in before)

@@ -49,9 +49,9 @@ class Pictures:
     def __init__(self) -> None:
         self.round, self.fails = 0, -1
 
-    def start_round(self, round: int, with_targets: bool) -> None:
-        """Set the round."""
-        self.round = round
+    def start_step(self, step: int, with_targets: bool) -> None:
+        """Set the step, which is the round."""
+        self.round = step
 
     def inputs(self, micro_batch: int, span: tuple[int, int], names: object = None) -> dict[str, torch.Tensor]:
         """Return pixels."""
@@ -135,7 +135,7 @@ def test_committed_statistics_are_those_of_the_whole_model(ready: Recorded) -> N
     for round in range(3):
         worker.rounds.run(round)
         worker.rounds.commit(round, SCALES)
-        pictures.start_round(round, True)
+        pictures.start_step(round, True)
         for micro_batch in range(2):
             logits = whole(**pictures.inputs(micro_batch, (0, 4))).logits
             loss = nn.functional.cross_entropy(logits, pictures.labels(micro_batch, (0, 4)), reduction="sum") / 8

@@ -8,12 +8,12 @@ Deviations: times are measured; both cuts are the same for all clients, and are 
 not preempted, as no runtime can interrupt a backward pass. A client's batch may have several micro-batches, and a
 helper then runs all of its forwards before its backwards; training.batch_samples is per client. The clock also counts
 contention of clients at a helper's port, which the paper leaves out. FedAvg comes after a number of rounds, not after
-an epoch; the forecast tells its time apart from a round's.
+an epoch; the forecast tells its time apart from a round's. Clients take as many steps as `local_rounds` says.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import ClassVar
 
 from fleetune.clock import Clock
@@ -59,6 +59,10 @@ class Options:
     least_micro_batches: int | None = None
     """Slow clients run fewer micro-batches a round, in proportion to their speed, but at least this many; they then own
     fewer samples. None: all run the same number."""
+    local_rounds: dict[str, int] = field(default_factory=dict)
+    """Client -> steps that it takes between two averages, one a round; then it rests until the next one. Clients that
+    are left out take one in every round. For clients with fewer data than others, so that all go through theirs alike
+    often, as FedAvg defines it."""
     time_limit_s: float | None = None
     """Seconds that the search may take, with plans that may differ between runs; None: a fixed amount of work."""
 
@@ -67,6 +71,12 @@ class Options:
         distinct("split-learning", "device", (*self.helpers, *self.clients))
         if self.least_micro_batches is not None:
             positive("split-learning", least_micro_batches=self.least_micro_batches)
+        for client, rounds in self.local_rounds.items():
+            if not 0 < rounds <= self.average_every_rounds:
+                raise Refused(
+                    f"split-learning: local_rounds of {client} is {rounds}; give 1 to {self.average_every_rounds}, the "
+                    "rounds between averages (average_every_rounds)"
+                )
         if self.time_limit_s is not None:
             positive("split-learning", time_limit_s=self.time_limit_s)
         if self.method == "admm":
@@ -97,7 +107,7 @@ class SplitLearning:
         roles = _roles(problem, options, clock)
         builder = SplitProblemBuilder(problem, clock, roles, options.least_micro_batches)
         cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, builder, options)
-        plan = _within_memory(builder, cuts, options)
+        plan = _resting(_within_memory(builder, cuts, options), options.local_rounds)
         bound_s = _bound_of_roles_s(builder, cuts, options) if options.helpers else None  # else others might do better
         result = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
         return replace(result, method=options.method)
@@ -122,8 +132,24 @@ class SplitLearning:
             made = _within_memory(builder, cuts, options)
         else:
             made = _plan_of_lanes(problem, tuple(_whole(problem, lanes[client]) for client in many), ())
-        made = replace(made, average_every_rounds=plan.average_every_rounds)
+        rounds = {client: lane.rounds for client, lane in lanes.items() if client not in lost}
+        made = _resting(replace(made, average_every_rounds=plan.average_every_rounds), rounds)
         return plan_result(made, problem, clock, self.citation, bound_s=0.0)
+
+
+def _resting(plan: Plan, rounds: Mapping[str, int]) -> Plan:
+    """The plan in which clients take that many steps between averages, which are nearer to each other if none would
+    take one in every round. Clients with 0, or without a number, take one in every round. Refused: an unknown client.
+    """
+    known = [lane.name for lane in plan.lanes]
+    for client in rounds:
+        if client not in known:
+            raise Refused(f"split-learning: local_rounds names {client}, which is no client; known: {', '.join(known)}")
+    every = plan.average_every_rounds
+    steps = {name: rounds.get(name) or every for name in known}
+    busiest = max(steps.values())
+    lanes = (replace(lane, rounds=steps[lane.name] if steps[lane.name] < busiest else 0) for lane in plan.lanes)
+    return replace(plan, lanes=tuple(lanes), average_every_rounds=busiest)
 
 
 def _whole(problem: Problem, lane: Lane) -> Lane:
