@@ -160,7 +160,8 @@ def _foreign_lanes(mark: CheckpointMark, lanes: Collection[str]) -> str:
     alike = all(each == next(iter(shards.values())) for each in shards.values())
     if alike or not lanes or shards.keys() & set(lanes):
         return ""
-    return f"it holds models of {', '.join(sorted(shards))} that were not averaged yet, and this plan trains {', '.join(lanes)}"
+    held = ", ".join(sorted(shards))
+    return f"it holds models of {held} that were not averaged yet, and this plan trains {', '.join(lanes)}"
 
 
 def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:
