@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from fleetune.contracts.link_codecs import DENSE, effective_codec, wire_bytes
+from fleetune.contracts.link_codecs import DENSE, ELEMENT_BYTES, effective_codec, wire_bytes
 from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
 from fleetune.contracts.profile import Profile, Unit
 
@@ -72,7 +72,7 @@ def _dense_bytes(unit: Unit, letter: str) -> int:
 
 
 def feedback_bytes(plan: Plan, device: str, profile: Profile) -> int:
-    """Return the bytes of residuals that a device keeps for its links with error feedback."""
+    """Return the bytes of residuals, in float32 at least, that a device keeps for its links with error feedback."""
     fed = {use.target for use in plan.links if use.source == device and use.feedback}
     coding, found = Coding(profile), 0
     for lane in plan.lanes if fed else ():
@@ -85,5 +85,6 @@ def feedback_bytes(plan: Plan, device: str, profile: Profile) -> int:
                 for peer in fed.intersection(other.devices):
                     low, high = other.span(peer)
                     samples = max(0, min(end, high) - max(first, low))
-                    found += samples * coding.coded_bytes(unit, letter) * (lane.micro_batches or plan.micro_batches)
+                    whole = coding.coded_bytes(unit, letter) * (lane.micro_batches or plan.micro_batches)
+                    found += samples * max(whole, whole * ELEMENT_BYTES // profile.element_bytes)
     return found

@@ -88,7 +88,7 @@ def encode(codec: str, tensor: torch.Tensor, ratio: float = 1.0, kept: torch.Ten
     else:
         codes, scales, largest = quantise(effective, rows)
         if not largest.isfinite().all():
-            raise _not_finite(codec)
+            raise _not_finite(codec, described)
         parts = (codes, scales)
     return Encoded(described, tuple(part.cpu() for part in parts))
 
@@ -102,11 +102,11 @@ def _encode_sparse(described: dict[str, Any], rows: torch.Tensor, count: int, ke
             )
         values = gather(rows, kept)
         if not values.isfinite().all():
-            raise _not_finite(FORWARD_MASK)
+            raise _not_finite(FORWARD_MASK, described)
         return Encoded(described | {"kept": kept.shape[1]}, (values,))
     found = largest_indices(rows.contiguous(), count)
     if found is None:
-        raise _not_finite(TOP_K)
+        raise _not_finite(TOP_K, described)
     indices = torch.from_numpy(found)
     packed = torch.from_numpy(pack_indices(found, rows.shape[1]))
     return Encoded(described | {"kept": count}, (gather(rows, indices), packed), indices)
@@ -213,10 +213,11 @@ def _narrowed(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return rows.to(dtype)
 
 
-def _not_finite(codec: str) -> Refused:
+def _not_finite(codec: str, described: Description) -> Refused:
+    half = "float16 ends at 65504: give model.mixed_precision bf16. " if described["dtype"] == "float16" else ""
     return Refused(
-        f"codec {codec}: a value is not finite. If training has diverged, choose a smaller learning_rate; a tensor "
-        "that may hold infinities, such as a mask, has to travel dense"
+        f"codec {codec}: a value is not finite. {half}If training has diverged, choose a smaller learning_rate; a "
+        "tensor that may hold infinities, such as a mask, has to travel dense"
     )
 
 

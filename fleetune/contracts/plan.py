@@ -366,11 +366,6 @@ class Plan:
         at = round % (self.average_every_rounds or 1)
         return tuple(lane.name for lane in self.lanes if 0 < lane.rounds <= at)
 
-    def steps_before(self, lane: Lane, round: int) -> int:
-        """Return the number of steps that a lane has taken before a round (from 0)."""
-        averages, at = divmod(round, self.average_every_rounds or 1)
-        return averages * lane.rounds + min(at, lane.rounds) if lane.rounds else round
-
 
 @record
 class PlanResult:

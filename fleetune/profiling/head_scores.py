@@ -22,7 +22,7 @@ from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import gigabytes
 from fleetune.launching.process_limits import CpuThrottle
-from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
+from fleetune.models.attention_heads import AttentionHead, DenseLayer, TransformerBlock, attention_heads, find_blocks
 from fleetune.models.graph import parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.loss import count_targets, loss_sum
@@ -129,9 +129,8 @@ class ScoreAccumulator:
 def _magnitudes(heads: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> Iterator[float]:
     """Yield the sum of the magnitudes of each head's weights; those in 4 bits are unpacked for one block at a time."""
     for block, group in itertools.groupby(heads, key=lambda head: head.block):
-        packed = [layer for half in (block.attention, block.feed_forward) for layer in half.layers]
-        packed = [layer for layer in packed if parameters[layer.weight].dtype == PACKED]
-        weights = {layer.weight: unpack(parameters[layer.weight], layer.shape, torch.float32) for layer in packed}
+        packed = {each.weight: (parameters[each.weight], each.shape) for each in _packed_layers(block, parameters)}
+        weights = {name: unpack(weight, shape, torch.float32) for name, (weight, shape) in packed.items()}
         yield from (_total(head, {**parameters, **weights}, torch.abs) for head in group)
 
 
@@ -148,7 +147,18 @@ def _total(head: AttentionHead, tensors: dict[str, Any], term: Callable[[torch.T
 
 
 def _held_bytes(module: nn.Module, heads: tuple[AttentionHead, ...]) -> int:
-    """Bytes of weights, buffers and gradients of the scored parameters."""
+    """Bytes of weights, buffers and gradients of the scored parameters, and of one block's weights out of 4 bits."""
     parameters = dict(module.named_parameters())
     gradients = [parameters[name] for name in trained_parameters(heads, parameters)]
-    return sum(int(t.numel() * t.element_size()) for t in (*parameters.values(), *module.buffers(), *gradients))
+    held = sum(int(t.numel() * t.element_size()) for t in (*parameters.values(), *module.buffers(), *gradients))
+    return held + max(_unpacked_bytes(block, parameters) for block in dict.fromkeys(head.block for head in heads))
+
+
+def _unpacked_bytes(block: TransformerBlock, parameters: dict[str, nn.Parameter]) -> int:
+    """Bytes of a block's weights in 4 bits once they are unpacked."""
+    return sum(torch.float32.itemsize * math.prod(layer.shape) for layer in _packed_layers(block, parameters))
+
+
+def _packed_layers(block: TransformerBlock, parameters: dict[str, nn.Parameter]) -> list[DenseLayer]:
+    layers = (layer for half in (block.attention, block.feed_forward) for layer in half.layers)
+    return [layer for layer in layers if parameters[layer.weight].dtype == PACKED]

@@ -12,6 +12,7 @@ of its own epochs into batches.
 
 import math
 from collections.abc import Collection, Mapping
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -40,15 +41,25 @@ def dealing_plan(before: Plan | None, plan: Plan) -> Plan:
     """Return the plan whose dealing holds on when a training goes on by another plan.
 
     before: the one that has dealt until now. It holds on if it has all lanes of the other one with as many
-    micro-batches and steps; otherwise, and where lanes own no rows, samples are dealt anew.
+    micro-batches, and their steps in the same proportions; otherwise, and where lanes own no rows, samples are dealt
+    anew.
     """
     if before is None or len(before.lanes) == 1 or shares_batches(before):
         return plan
     if before.micro_batch_samples != plan.micro_batch_samples:
         return plan
-    known = {lane.name: (before.micro_batches_of(lane), lane.rounds) for lane in before.lanes}
-    kept = all(known.get(lane.name) == (plan.micro_batches_of(lane), lane.rounds) for lane in plan.lanes)
-    return before if kept else plan
+    known = {lane.name: lane for lane in before.lanes}
+    if any(lane.name not in known for lane in plan.lanes):
+        return plan
+    pairs = [(known[lane.name], lane) for lane in plan.lanes]
+    alike = all(before.micro_batches_of(old) == plan.micro_batches_of(new) for old, new in pairs)
+    paces = {Fraction(_steps(plan, new), _steps(before, old)) for old, new in pairs}
+    return before if alike and len(paces) == 1 else plan
+
+
+def _steps(plan: Plan, lane: Lane) -> int:
+    """Return a lane's steps between two averages, or in one round where there are none."""
+    return lane.rounds or plan.average_every_rounds or 1
 
 
 def lane_samples(plan: Plan, data_folder: Path, local: Mapping[str, int]) -> dict[str, int]:
@@ -112,14 +123,15 @@ def lane_batch(plan: Plan, lane: Lane, rows: np.ndarray, seed: int, step: int, l
 
 
 def _dealt(plan: Plan, train_samples: int) -> np.ndarray:
-    """Return the number of the lane that each dealt row goes to, in turn.
+    """Return the number of the lane that each dealt row goes to, in turn, evenly mixed.
 
     A lane of fewer micro-batches or steps gets fewer rows, so that all lanes pass through their rows at the same pace
     and an average weighted by samples weighs every sample alike.
     """
-    every = plan.average_every_rounds
-    micro_batches = [plan.micro_batches_of(lane) * (lane.rounds or every or 1) for lane in plan.lanes]
-    pattern = np.repeat(np.arange(len(plan.lanes)), np.array(micro_batches) // math.gcd(*micro_batches))
+    paces = [plan.micro_batches_of(lane) * _steps(plan, lane) for lane in plan.lanes]
+    counts = [pace // math.gcd(*paces) for pace in paces]
+    places = [(k + 0.5) / count for count in counts for k in range(count)]
+    pattern = np.repeat(np.arange(len(counts)), counts)[np.argsort(places, kind="stable")]
     return np.asarray(np.resize(pattern, train_samples))
 
 

@@ -77,13 +77,14 @@ class LinkCoder:
         codec, kept = use.codec_of(action.letter), self._kept.get(_cut(action, use.target, number))
         if not use.feedback:
             return self._encode_finite(codec, action, value, use.ratio, kept)
-        key, scale = _residual_key(use, action, number), self._loss_scale if action.letter == BACKWARD else UNSCALED
-        unscaled = value.detach().float() / scale if value.dtype == torch.float16 else value.detach()
-        whole = self._feedback.add(key, unscaled)
-        sent = self._encode_finite(codec, action, (whole * scale).to(value.dtype), use.ratio, kept)
+        half = value.dtype == torch.float16
+        scale = self._loss_scale if half and action.letter == BACKWARD else UNSCALED
+        key, given = _residual_key(use, action, number), value.detach()
+        whole = self._feedback.add(key, given.float() / scale if half else given)
+        sent = self._encode_finite(codec, action, (whole * scale).half() if half else whole, use.ratio, kept)
         known = kept if sent.description["codec"] == FORWARD_MASK else sent.kept
         decoded = decode(sent.description, sent.parts, whole.device, known)
-        self._feedback.keep(key, whole - decoded.to(whole) / scale)
+        self._feedback.keep(key, whole - (decoded.float() / scale if half else decoded))
         return sent
 
     @staticmethod

@@ -96,13 +96,15 @@ def uneven_passes(plan: Plan, samples: Mapping[str, int]) -> str:
     """
     every = plan.average_every_rounds
     own = {lane: samples[lane.segments[0].devices[0]] / plan.micro_batches_of(lane) for lane in plan.lanes}
+    if not every or not all(own.values()):
+        return ""
     most = max(own.values())
     wanted = {lane.name: max(1, round(every * each / most)) for lane, each in own.items()}
     fewer = {name: rounds for name, rounds in wanted.items() if rounds < every}
     passes = {lane: (lane.rounds or every) * plan.micro_batch_samples / each for lane, each in own.items()}
     often, seldom = max(passes, key=passes.__getitem__), min(passes, key=passes.__getitem__)
     alike = passes[often] <= MOST_PASSES_RATIO * passes[seldom] or fewer == {n.name: n.rounds for n in own if n.rounds}
-    if not every or alike:
+    if alike:
         return ""
     given = ", ".join(f"{name}: {rounds}" for name, rounds in fewer.items())
     return (

@@ -168,7 +168,7 @@ class RoundMeasurements:
         """Rows of the round that was added last."""
         self.revised_from_round: int | None = None
         """First round of a plan that followed the first one; rows of those rounds are not kept."""
-        self._rounds = NearMedian[MeasuredRound]()
+        self._rounds, self._partial = NearMedian[MeasuredRound](), NearMedian[MeasuredRound]()
 
     def revised(self, round: int, plan: Plan) -> None:
         """Note that another plan than the first one trains this round."""
@@ -184,8 +184,8 @@ class RoundMeasurements:
     def add(self, round: int, measured: MeasuredRound, whole: bool = True) -> None:
         """Add a round. whole: whether it is like the one that is forecast, in which no lane rests."""
         self.newest = measured.rows
-        if self.revised_from_round is None and whole:
-            self._rounds.add(round, measured.round_s, measured)
+        if self.revised_from_round is None:
+            (self._rounds if whole else self._partial).add(round, measured.round_s, measured)
 
     def add_average(self, rows: list[TimelineRow]) -> None:
         """Add an average over lanes."""
@@ -197,5 +197,6 @@ class RoundMeasurements:
         return (self._averages.nearest(self._averages.median_s) or []) if self._averaged else []
 
     def median_round(self, median_s: float) -> MeasuredRound | None:
-        """Return the kept round that is nearest to the median; None if there is none."""
-        return self._rounds.nearest(median_s)
+        """Return the kept round that is nearest to the median, of those in which no lane rests if there are any; None
+        if there is none."""
+        return self._rounds.nearest(median_s) or self._partial.nearest(median_s)

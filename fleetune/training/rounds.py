@@ -12,6 +12,7 @@ belongs to the same transaction. With a collector, a worker's parameters are cop
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 
@@ -75,14 +76,19 @@ class RoundRunner:
         self._frees = _last_uses(program)
         self._coder = LinkCoder(context.plan, program.device, context.feedback)
 
-    def run(self, round: int, loss_scale: float = UNSCALED) -> RoundResult:
-        """Run one round; the gradients, summed over all devices, times `loss_scale`, end in the parameters' `grad`."""
+    def run(
+        self, round: int, loss_scale: float = UNSCALED, rested: Mapping[str, int] = MappingProxyType({})
+    ) -> RoundResult:
+        """Run one round; the gradients, summed over all devices, times `loss_scale`, end in the parameters' `grad`.
+
+        rested: lane -> rounds before this one in which it rested.
+        """
         self._result, self._loss_scale = RoundResult(), loss_scale
         self._context.exchange.start_round(round)
         self._coder.start_round(loss_scale)
         resting = self._context.plan.resting_in(round)
         for seat in self._context.seats.values():
-            seat.start_round(self._context.plan.steps_before(seat.seat.lane, round))
+            seat.start_round(round - rested.get(seat.seat.lane.name, 0))
         if self._context.collector is not None:
             self._context.collector.start_round()
         for number, step in enumerate(self._program.round):

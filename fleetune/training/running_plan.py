@@ -40,6 +40,8 @@ class RunningPlan:
     context: RoundContext
     program: DeviceProgram
     rounds: RoundRunner
+    is_averaged: bool = False
+    """True if all lanes hold the same state: an average was the last thing that changed it."""
 
     @property
     def version(self) -> Version:
@@ -57,11 +59,6 @@ class RunningPlan:
     def averages_after(self, round: int) -> bool:
         """Return whether lanes are averaged after a round."""
         return averages_after(self.context.plan, round, self.task.training.rounds)
-
-    @property
-    def is_averaged(self) -> bool:
-        """True if all lanes hold the same state: an average was the last thing that changed it."""
-        return bool(self.version.rounds) and self.averages_after(self.version.rounds - 1)
 
     def is_after(self, order: Migration) -> bool:
         """Return whether a migration changes nothing here."""
@@ -82,7 +79,8 @@ class RunningPlan:
         round = commit["round"]
         with self.context.throttle.throttled(), self.state.advance(attempt_of(commit)):
             self.rounds.commit(round, {n: None if s is None else float(s) for n, s in commit["scales"].items()})
-            rows = self.rounds.average() if self.averages_after(round) else []
+            self.is_averaged = self.averages_after(round)
+            rows = self.rounds.average() if self.is_averaged else []
             if moves := commit.get("moves"):
                 self._deal({lane: tuple(units) for lane, units in moves.items()})
         return rows

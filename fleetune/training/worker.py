@@ -169,7 +169,7 @@ class _Worker:
     def _run_round(self, running: RunningPlan, told: Mapping[str, Any]) -> None:
         """Run one round, as the coordinator has told, up to its report."""
         round, loss_scale = told["round"], float(told.get("loss_scale", UNSCALED))
-        work = running.rounds.run(round, loss_scale)
+        work = running.rounds.run(round, loss_scale, told.get("rested", {}))
         work.rows[:0] = self._held.averaged
         bad = next((loss for loss in work.losses.values() if not math.isfinite(loss)), None)
         if bad is not None:

@@ -192,8 +192,11 @@ class WorkerHoldings:
         frozen, self._frozen = before.held.frozen() if before is not None else self._frozen, {}
         if before is not None and before.holds(order.version) and not (order.residuals or order.from_disk):
             arriving.residuals = before.context.feedback.state()  # those of rounds that are run again count no more
+        goes_on = before is not None and before.holds(order.version) and not order.from_disk
+        alike = goes_on and before is not None and before.is_averaged
         self.running = before = None
         self.running = self._loader.load(order, own, arriving.residuals, frozen)
+        self.running.is_averaged = alike  # plans may differ in how often they average, so the round does not tell
         self._exchange.unpace()
         for peer, bytes_per_s in order.paced_bytes_per_s.items():
             self._exchange.pace(peer, bytes_per_s)

@@ -1,5 +1,6 @@
 """Samples and tokens of a round, for rates."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,14 @@ class RoundSizes:
 
     def __init__(self, plan: Plan, data_folder: Path, seed: int) -> None:
         """data_folder: the `data` artifact. seed: the run's."""
-        self.samples = sum(plan.micro_batch_samples * plan.micro_batches_of(lane) for lane in plan.lanes)
+        self._of_lane = {lane.name: plan.micro_batch_samples * plan.micro_batches_of(lane) for lane in plan.lanes}
         self._lanes = len(plan.lanes)
         self._data = PreparedData(data_folder) if self._lanes == 1 else None  # several lanes draw rows of their own
         self._seed = seed
+
+    def samples(self, resting: Collection[str] = ()) -> int:
+        """Return the samples of a round in which these lanes rest."""
+        return sum(size for lane, size in self._of_lane.items() if lane not in resting)
 
     def known(self, round: int, resumed_from: int | None) -> bool:
         """Return whether the plan that is given trained all samples of a round; with its device a lane may be lost.
@@ -30,7 +35,7 @@ class RoundSizes:
         """Return the real tokens of a round; None for images, and where lanes own samples."""
         if self._data is None:
             return None
-        drawn = batch_indices(self._data.size("train"), self.samples, self._seed, round)
+        drawn = batch_indices(self._data.size("train"), self.samples(), self._seed, round)
         rows = self._data.rows("train", drawn, (MASK, POSITIONS, DECODER_IDS, LABELS))
         if POSITIONS in rows:
             return _packed_tokens(rows[POSITIONS])

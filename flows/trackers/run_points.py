@@ -123,9 +123,9 @@ class RunPoints:
             values["train/loss_scale"] = one.loss_scale
         sizes = self._sizes
         if sizes is not None and one.energy_j is not None and sizes.known(one.round, resumed_from):
-            values["train/joules_per_sample"] = one.energy_j / sizes.samples
+            values["train/joules_per_sample"] = one.energy_j / sizes.samples(one.resting)
         if sizes is not None and took_s is not None and sizes.known(one.round, resumed_from):
-            values["train/samples_per_s"] = sizes.samples / took_s
+            values["train/samples_per_s"] = sizes.samples(one.resting) / took_s
             tokens = sizes.tokens(one.round)
             if tokens is not None:
                 values["train/tokens_per_s"] = tokens / took_s

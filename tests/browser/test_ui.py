@@ -180,12 +180,8 @@ def test_cancel_in_train_and_retry(ui: Ui, service: ServiceClient, tmp_path: Pat
             break
         ui.open_run(training.run)
     ui.expect_state("Completed")
-    trained = training.finished(before)
+    training.finished(before)
     service.expect_tasks(training.run, prepare="Cached")
-    whole = service.start(base=service.flow_run(training.run)["parameters"]["base"], start_from="train", until="train")
-    assert service.ended(whole)["state_name"] == "Completed"
-    assert "goes on from round" not in service.logs(whole)
-    assert training.model_of(whole) == trained
 
 
 def test_two_clicks_start_one_run(ui: Ui, service: ServiceClient) -> None:

@@ -20,6 +20,8 @@ MODEL = {
         "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
     },
 }  # fmt: skip
+PROCESSES = {"launcher": "process"}
+"""Stages that need no containers of their own, for tests of devices."""
 LINKS = {"mbit_per_s": 50.0, "latency_s": 0.005}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.tokenization import encode, open_tokenizer
-from tests.engine.pipelines import config, run
+from tests.engine.pipelines import PROCESSES, config, run
 from tests.training.planted import found_in, spellings, text_spellings
 from tests.whole.test_local_data import SECRET, source
 from tests.whole.test_pipeline import CONFIG
@@ -38,7 +38,7 @@ def test_containers_train_on_data_of_their_engines_machine(strategy: str, folder
         "training": {"rounds": 2, "batch_samples": 8, "micro_batch_samples": 4},
         "strategy": {"name": strategy},
     }
-    told = run(config(folder, count=3, **changes), folder / "store", until="train")
+    told = run(config(folder, count=3, **changes, stages=PROCESSES), folder / "store", until="train")
     digest = told.record.outputs["data"]
     prepared = json.loads((told.store.folder("data", digest) / "data.json").read_text())
     assert {each["device"]: each["samples"] for each in prepared["local"]["sources"]} == counts

@@ -14,7 +14,7 @@ from fleetune.contracts.profile import Profile
 from fleetune.launching import LocalSites
 from fleetune.training import coordinator
 from fleetune.training.task import TrainingTask
-from tests.engine.pipelines import Told, config, run
+from tests.engine.pipelines import PROCESSES, Told, config, run
 
 ROUNDS = 6
 
@@ -38,7 +38,7 @@ def test_plans_in_containers_give_the_weights_of_processes(name: str, store_root
     bit.
     """
     count = 3 if name == "split-learning" else 2
-    told = run(config(tmp_path, count=count, **STRATEGIES[name]), store_root, until="train")
+    told = run(config(tmp_path, count=count, **STRATEGIES[name], stages=PROCESSES), store_root, until="train")
     folder = {kind: told.store.folder(kind, digest) for kind, digest in told.record.outputs.items()}
     fleet = json_io.read(Fleet, folder["fleet"] / "fleet.json")
     assert {device.launcher for device in fleet.devices} == {"docker"}

@@ -14,7 +14,7 @@ from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.attention_heads import attention_heads, find_blocks
 from fleetune.models.gates import gate_segment
-from fleetune.models.nf4 import PACKED
+from fleetune.models.nf4 import PACKED, unpack
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import skeleton
@@ -180,14 +180,16 @@ def test_gates_equal_masked_heads_with_detached_contributions(
                     assert not piece.of(mine).any(), (head.name, piece)
 
 
-@pytest.mark.parametrize("granularity", ["block", "layer"])
+@pytest.mark.parametrize(("granularity", "mixed"), [("block", None), ("layer", None), ("block", "bf16")])
 @pytest.mark.parametrize("name", ["bert", "llama, shared keys"])
-def test_heads_are_cut_out_of_weights_in_four_bits(name: str, granularity: str, tmp_path: Path) -> None:
+def test_heads_are_cut_out_of_weights_in_four_bits(
+    name: str, granularity: str, mixed: str | None, tmp_path: Path
+) -> None:
     """Logits, gradients of adapters and scores are those of the same model with plain weights that were rounded so,
     bit for bit: whatever a product is made of, it reads the same numbers."""
     family = quiet(name)
-    packed = recorded(family, tmp_path, granularity, lora=LORA, quantization="nf4")
-    plain = recorded(family, tmp_path, granularity, lora=LORA)
+    packed = recorded(family, tmp_path, granularity, lora=LORA, mixed_precision=mixed, quantization="nf4")
+    plain = recorded(family, tmp_path, granularity, lora=LORA, mixed_precision=mixed)
     gates = gates_of(plain)
     assert gates_of(packed) == gates
     ours, same = gated(packed, gates), gated(plain, gates)
@@ -201,7 +203,10 @@ def test_heads_are_cut_out_of_weights_in_four_bits(name: str, granularity: str, 
     assert len(in_four_bits) > 8
     for parameter_name in in_four_bits:
         weight = same.parameters[parameter_name]
-        weight.data.copy_(nearest(weight.data))
+        weight.data.copy_(unpack(ours.parameters[parameter_name], weight.shape, weight.dtype))
+    if mixed is None:
+        whole = dict(plain.whole().named_parameters())
+        assert all(torch.equal(same.parameters[n], nearest(whole[n].detach())) for n in in_four_bits)
     for micro_batch in range(4):
         made = []
         for held, each in ((packed, ours), (plain, same)):
@@ -214,7 +219,9 @@ def test_heads_are_cut_out_of_weights_in_four_bits(name: str, granularity: str, 
     config = configuration(packed.request, packed.labels)
     heads = attention_heads(find_blocks(packed.graph, skeleton(config, packed.request), config))
     scored = [ScoreAccumulator(heads, each.parameters).scores() for each in (ours, same)]
-    assert scored[0] == scored[1] and all(head.weight_magnitude > 0 for head in scored[0].heads)
+    assert mixed is not None or scored[0] == scored[1], "scores are of float32, plain weights here of bfloat16"
+    pairs = zip(scored[0].heads, scored[1].heads, strict=True)
+    assert all(one.weight_magnitude == pytest.approx(other.weight_magnitude, rel=1e-3) for one, other in pairs)
 
 
 def test_the_tolerance_is_that_of_another_order_of_additions(tmp_path: Path) -> None:

@@ -263,14 +263,14 @@ def test_devices_with_data_of_their_own_are_the_clients() -> None:
 
 
 def test_clients_with_few_data_take_fewer_steps_between_averages() -> None:
-    """The others take one in every round. Without any that does, averages come nearer to each other; so they do when
-    the only one is lost."""
+    """The others take one in every round, and some client has to. When the only one is lost, the others keep their
+    proportions, also where no helper is left."""
     found = solved(five(local_rounds={"y": 2, "z": 5}))
     assert [lane.rounds for lane in found.plan.lanes] == [0, 2, 5] and found.plan.average_every_rounds == 10
     assert found.objective == solved(five()).objective, "of a round in which all take a step"
-    nearer = solved(five(local_rounds={"x": 4, "y": 4, "z": 1})).plan
-    assert [lane.rounds for lane in nearer.lanes] == [0, 0, 1] and nearer.average_every_rounds == 4
+    with pytest.raises(Refused, match="no lane takes a step in all 10 rounds between averages; lower average_every_"):
+        solved(five(local_rounds={"x": 4, "y": 4, "z": 1}))
     problem = five(local_rounds={"y": 2, "z": 5})
-    left = own(SplitLearning(), problem, found.plan, {"x"}).plan
-    assert [(lane.name, lane.rounds) for lane in left.lanes] == [("y", 2), ("z", 0)]
-    assert left.average_every_rounds == 5
+    for lost, rounds in (({"x"}, {"y": 4, "z": 0}), ({"h", "i"}, {"x": 0, "y": 2, "z": 5}), ({"x", "z"}, {"y": 0})):
+        left = own(SplitLearning(), problem, found.plan, lost).plan
+        assert {lane.name: lane.rounds for lane in left.lanes} == rounds and left.average_every_rounds == 10

@@ -16,7 +16,9 @@ from fleetune.contracts.run_config import Lora
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import TryAgain
+from fleetune.training import loss_scale
 from tests.codecs.single_process import across_cut
+from tests.training import plain_half
 from tests.training.control_comparison import (
     FP32,
     FP64,
@@ -274,10 +276,12 @@ CODED = {
     ids=["alone", "group", "mixed precision", "scaled loss"],
 )
 def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
-    name: str, shares: list[list[int]], mixed: str | None, tmp_path: Path
+    name: str, shares: list[list[int]], mixed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every link has its codec; samples decode alike however a group deals them, and as bfloat16 or float16 where
     that crosses; gradients that overflow do so on both sides of the cut."""
+    for module in (loss_scale, plain_half):
+        monkeypatch.setattr(module, "FIRST" if module is loss_scale else "FIRST_SCALE", 2.0**24)
     ready = ready_for(tmp_path, mixed_precision=mixed)
     (there, there_ratio), (back, back_ratio) = CODED[name]
     made = plan(ready.units, [2], shares)
@@ -286,6 +290,7 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
     backward = [LinkUse(source=b, target=a, codec=back, ratio=back_ratio) for a, b in pairs]
     metrics = run_plan(ready, replace(made, links=(*forward, *backward)), TRAINING, tmp_path)
     run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
+    assert bool(metrics.rounds[0].overflowed) == (mixed == "fp16")
 
     def crossed(module: Any, given: Any, output: Any) -> Any:
         first = output[0] if isinstance(output, tuple) else output
@@ -306,14 +311,15 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["collector", "clients"])
+@pytest.mark.parametrize("kind", ["collector", "clients", "a client rests"])
 def test_a_stopped_training_of_lanes_loses_no_committed_round(kind: str, tmp_path: Path) -> None:
     """Stopped after round 4 of 7, when clients that average every 3 rounds differ, it goes on to the same weights.
 
     Optimizer state is the collector's, or each lane's own.
     """
     ready = ready_for(tmp_path)
-    made = by_blocks(ready, [2]) if kind == "collector" else split(ready, "xy")
+    rests = {"y": 1} if kind == "a client rests" else {}
+    made = by_blocks(ready, [2]) if kind == "collector" else split(ready, "xy", rounds=rests)
     training = replace(TRAINING, checkpoint_every_rounds=99)
     run_plan(ready, made, training, tmp_path / "whole")
     stop = StopAfter(4)

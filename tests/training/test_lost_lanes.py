@@ -40,9 +40,12 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return ready_for(tmp_path_factory.mktemp("bert"), precision="float64")
 
 
-def learning(ready: Prepared, clients: str, helpers: Mapping[str, str], every: int = 3) -> Plan:
-    """Return a plan of split learning. helpers: client -> its helper, if that is not h."""
-    made = replace(split(ready, clients, every=every), strategy="split-learning")
+def learning(
+    ready: Prepared, clients: str, helpers: Mapping[str, str], every: int = 3, rounds: dict[str, int] | None = None
+) -> Plan:
+    """Return a plan of split learning. helpers: client -> its helper, if that is not h. rounds: client -> its steps
+    between averages, if not all."""
+    made = replace(split(ready, clients, every=every, rounds=rounds), strategy="split-learning")
     lanes = []
     for lane in made.lanes:
         middle = replace(lane.segments[1], shares=(Share(device=helpers.get(lane.name, "h"), samples=8),))
@@ -76,13 +79,17 @@ def losing(ready: Prepared, made: Plan, folder: Path, device: str, **changes: An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("clients", "helpers"), [("xyz", {"z": "g"}), ("xy", {})], ids=["another helper", "no helper"])
+@pytest.mark.parametrize(
+    ("clients", "helpers", "rounds"),
+    [("xyz", {"z": "g"}, {}), ("xy", {}, {}), ("xy", {}, {"y": 1})],
+    ids=["another helper", "no helper", "no helper, and a client rests"],
+)
 def test_a_lost_helpers_clients_go_on_to_the_same_weights(
-    clients: str, helpers: dict[str, str], ready: Prepared, tmp_path: Path
+    clients: str, helpers: dict[str, str], rounds: dict[str, int], ready: Prepared, tmp_path: Path
 ) -> None:
     """Its clients' middle parts are read from the checkpoint, by another helper or by the clients themselves, and no
     client's batches change."""
-    made = learning(ready, clients, helpers)
+    made = learning(ready, clients, helpers, rounds=rounds)
     run_plan(ready, made, TRAINING, tmp_path / "whole")
     _, said = losing(ready, made, tmp_path / "lost", helpers.get("z", "h"))
     assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")
@@ -91,11 +98,13 @@ def test_a_lost_helpers_clients_go_on_to_the_same_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("local", [False, True], ids=["dealt", "own data"])
-def test_a_lost_client_is_left_out_of_the_average(local: bool, ready: Prepared, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("local", "rounds"), [(False, {}), (True, {}), (True, {"z": 1})], ids=str)
+def test_a_lost_client_is_left_out_of_the_average(
+    local: bool, rounds: dict[str, int], ready: Prepared, tmp_path: Path
+) -> None:
     """The others keep their rows and seeds, run no round again, and weigh by their own samples; the note says how many
     samples are gone. The client that is lost stands between two others."""
-    made = learning(ready, "xyz", {})
+    made = learning(ready, "xyz", {}, rounds=rounds)
     data = own_data(ready, tmp_path, {"x": 61, "y": 9, "z": 30}) if local else {}
     metrics, said = losing(ready, made, tmp_path, "y", local=data)
     lanes = lane_models(

@@ -14,6 +14,7 @@ from fleetune.program import lower, sample_transfers, seats_of
 from fleetune.training.batches import dealing_plan, lane_batch, lane_rows, lane_seed
 from fleetune.training.coordinator import validate_supported
 from fleetune.training.gradients import tied_holders
+from fleetune.training.local_data import uneven_passes
 from tests.clock import fleets, ticks
 
 
@@ -174,8 +175,44 @@ def test_rows_are_dealt_in_proportion_to_micro_batches() -> None:
     uneven = replace(whole, lanes=lanes)
     rows = [lane_rows(uneven, lane, 61, seed=4) for lane in uneven.lanes]
     assert sorted(np.concatenate(rows)) == list(range(61)) and [len(r) for r in rows] == [31, 10, 20]
+    assert [len(set(range(k, k + 6)) & set(np.flatnonzero(dealt_to(uneven) == 0))) for k in range(40)] == [3] * 40
     order = np.stack([lane_rows(whole, lane, 60, seed=4) for lane in whole.lanes], axis=1).reshape(-1)
     assert np.array_equal(order, np.random.Generator(np.random.PCG64([4, 60])).permutation(60))
+
+
+def test_few_rows_are_dealt_to_all_lanes() -> None:
+    """Bug: the rows of one lane came one after the other, 100 to x before the first one to y."""
+    lanes = tuple(replace(PLAN.lanes[0], name=name, rounds=rounds) for name, rounds in (("x", 0), ("y", 1), ("z", 0)))
+    uneven = replace(PLAN, micro_batches=1, lanes=lanes, average_every_rounds=100)
+    assert np.bincount(dealt_to(uneven)[:150]).tolist() == [75, 1, 74]
+
+
+def dealt_to(plan: Plan) -> np.ndarray:
+    """Return the number of the lane that each of 201 dealt rows goes to."""
+    permuted = np.random.Generator(np.random.PCG64([4, 201])).permutation(201)
+    owner = {row: number for number, lane in enumerate(plan.lanes) for row in lane_rows(plan, lane, 201, seed=4)}
+    return np.array([owner[row] for row in permuted])
+
+
+def test_clients_of_unequal_data_are_told_how_to_go_through_them_alike() -> None:
+    """x has 400 rows, y 100, and both take 10 steps of 8 samples between averages; with 10 and 2 there is no more to
+    say, nor where the ratio is small, or nothing is averaged."""
+    x, y = (
+        Lane(
+            name=n,
+            segments=(
+                replace(PLAN.lanes[0].segments[0], shares=(Share(device=f"d{n}", samples=PLAN.micro_batch_samples),)),
+            ),
+        )
+        for n in "xy"
+    )
+    plan = replace(PLAN, micro_batches=1, lanes=(x, y), average_every_rounds=10)
+    said = uneven_passes(plan, {"dx": 400, "dy": 100})
+    assert "with strategy.options.local_rounds {y: 2} all" in said
+    assert f"y goes {10 * PLAN.micro_batch_samples / 100:.3g} times through its data and x" in said
+    assert uneven_passes(replace(plan, lanes=(x, replace(y, rounds=2))), {"dx": 400, "dy": 100}) == ""
+    assert uneven_passes(plan, {"dx": 190, "dy": 100}) == "" == uneven_passes(plan, {"dx": 400, "dy": 0})
+    assert uneven_passes(replace(plan, average_every_rounds=0), {"dx": 400, "dy": 100}) == ""
 
 
 def test_a_plan_that_follows_keeps_the_dealing_of_its_lanes() -> None:
@@ -184,7 +221,15 @@ def test_a_plan_that_follows_keeps_the_dealing_of_its_lanes() -> None:
     first = replace(PLAN, micro_batches=3, lanes=tuple(lanes), average_every_rounds=2)
     fewer = replace(first, lanes=tuple(lanes[1:]))
     assert dealing_plan(first, fewer) is first and dealing_plan(first, replace(first, lanes=(lanes[2],))) is first
+    rests = replace(
+        first,
+        average_every_rounds=10,
+        lanes=(lanes[0], *(replace(lane, rounds=n) for lane, n in zip(lanes[1:], (2, 5), strict=True))),
+    )
+    left = replace(rests, lanes=(replace(lanes[1], rounds=4), lanes[2]))
+    assert dealing_plan(rests, left) is rests, "in the proportions of before"
     others = (
+        replace(fewer, lanes=(lanes[1], replace(lanes[2], rounds=1))),
         replace(fewer, lanes=(*fewer.lanes, replace(lanes[0], name="w"))),
         replace(fewer, lanes=(lanes[1], replace(lanes[2], micro_batches=2))),
         replace(PLAN, micro_batches=3),

@@ -1,5 +1,6 @@
 """A round is a transaction: nothing committed changes before its commit, batch-norm statistics included."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -67,14 +68,19 @@ class Pictures:
 class Worker:
     """One device that runs all of a ResNet."""
 
-    def __init__(self, ready: Recorded) -> None:
+    def __init__(self, ready: Recorded, rests: bool = False) -> None:
+        """rests: whether its lane takes a step in every other round only, unlike that of another device."""
         segments = (Segment(units=ready.units, shares=(Share(device="d0", samples=4),), warmup=1),)
         lanes = (Lane(name="main", segments=segments),)
         plan = Plan(strategy="test", micro_batch_samples=4, micro_batches=2, lanes=lanes)
+        if rests:
+            other = (Segment(units=ready.units, shares=(Share(device="d1", samples=4),), warmup=1),)
+            lanes = (Lane(name="main", segments=segments, rounds=1), Lane(name="other", segments=other))
+            plan = replace(plan, lanes=lanes, average_every_rounds=2)
         self.segment = ready.segment(ready.units)
         self.segment.train()
         self.pictures = Pictures()
-        (seat,) = seats_of(plan)
+        (seat,) = seats_of(plan, "d0")
         made = new_seat(seat, self.segment, cast(Any, self.pictures), TRAINING, tied={}, collected=False)
         context = RoundContext(
             plan=plan,
@@ -124,6 +130,26 @@ def test_a_round_that_is_not_committed_changes_no_state(fails: int, ready: Recor
         each.rounds.run(1)
         each.rounds.commit(1, SCALES)
         assert not same(each.state(), before)
+    assert same(worker.state(), control.state())
+
+
+def test_a_lane_that_rests_computes_nothing_and_goes_on_with_its_next_batch(ready: Recorded) -> None:
+    """In the round without its step it reports no rows and no loss, and its state stays; its second step, in round 2,
+    has its second batch."""
+    worker, control = Worker(ready, rests=True), Worker(ready)
+    for each in (worker, control):
+        assert each.rounds.run(0).rows
+        each.rounds.commit(0, SCALES)
+    before = worker.state()
+    rest = worker.rounds.run(1)
+    assert not rest.rows and not rest.losses
+    worker.rounds.commit(1, {})
+    assert same(worker.state(), before)
+    worker.rounds.run(2, rested={"main": 1})
+    assert worker.pictures.round == 1
+    worker.rounds.commit(2, SCALES)
+    control.rounds.run(1)
+    control.rounds.commit(1, SCALES)
     assert same(worker.state(), control.state())
 
 

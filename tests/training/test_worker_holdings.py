@@ -1,11 +1,13 @@
 """What a worker holds: backups are of the version that they were sent for, and residuals of the one that is live."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 
+from fleetune.launching.process_limits import CpuThrottle
 from fleetune.recovery.holdings import Attempt, SentBackup, Version
 from fleetune.recovery.transfers import Item
 from fleetune.training.exchange import BACKUP_ITEMS, Arrival, TransferKey
@@ -14,6 +16,7 @@ from fleetune.training.running_plan import PlanLoader, RunningPlan
 from fleetune.training.task import WorkerTask
 from fleetune.training.worker_holdings import WorkerHoldings
 from fleetune.training.worker_links import WorkerLinks
+from fleetune.training.worker_state import CommittedState
 from tests.clock import fleets
 
 FIRST = Attempt(1, 1)
@@ -115,3 +118,24 @@ def test_what_messages_lost_is_carried_to_another_plan_at_its_own_version_alone(
     holdings.move(Migration(plan=fleets.PLAN, version=Version(version, FIRST), from_disk=False))
     holdings.drop_old(Version(version, FIRST))
     assert given == [carried]
+
+
+def test_whether_lanes_are_alike_is_known_by_the_average_itself() -> None:
+    """Bug: by the number of the round. A training that averaged every 3 rounds and went on from round 4 by a plan that
+    averages every 2 took one client's state for another's."""
+    plan = replace(fleets.PLAN, average_every_rounds=2)
+    running = RunningPlan(
+        task=cast(Any, SimpleNamespace(training=SimpleNamespace(rounds=9))),
+        described=cast(Any, None),
+        order=Migration(plan=plan, version=Version(4, FIRST), from_disk=True),
+        held=cast(Any, None),
+        state=CommittedState({}, Version(4, FIRST)),
+        context=cast(Any, SimpleNamespace(plan=plan, throttle=CpuThrottle(None))),
+        program=cast(Any, None),
+        rounds=cast(Any, SimpleNamespace(commit=lambda round, scales: None, average=list)),
+    )
+    found = [running.is_averaged]
+    for round in (4, 5, 6):
+        running.apply({"round": round, "attempt": FIRST, "scales": {}})
+        found.append(running.is_averaged)
+    assert found == [False, False, True, False]

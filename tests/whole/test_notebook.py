@@ -30,5 +30,5 @@ def test_eight_lines_train_a_model_that_transformers_loads(config: Path, tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert "['blue', 'green', 'red']" in done.stdout and "train     done" in done.stdout
     assert len(list((root / "tensorboard").glob("*/events.out.tfevents.*"))) == 1
-    again = whys(fleetune("run", str(config), "--root", str(root), "--set", "training.rounds=4"))
+    again = whys(fleetune("run", str(config), "--root", str(root), "--set", "training.rounds=4", "--dry-run"))
     assert all(again[stage].startswith("reused") for stage in ("prepare", "profile", "plan", "train"))

@@ -109,7 +109,7 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
 
     alone = {**CONFIG, "fleet": {"devices": CONFIG["fleet"]["devices"][:1]}}
     config.write_text(yaml.safe_dump(alone))
-    planned_anew = fleetune("run", str(config), "--root", str(tmp_path / "third"))
+    planned_anew = fleetune("run", str(config), "--root", str(tmp_path / "third"), "--until", "train")
     said = r"ran: input .*; goes on from round [246] of 8, by another plan's checkpoint"
     assert re.fullmatch(said, whys(planned_anew)["train"])
     assert whys(planned_anew)["prepare"].startswith("reused"), "another fleet prepares nothing anew"

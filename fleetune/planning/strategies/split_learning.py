@@ -132,30 +132,38 @@ class SplitLearning:
             made = _within_memory(builder, cuts, options)
         else:
             made = _plan_of_lanes(problem, tuple(_whole(problem, lanes[client]) for client in many), ())
-        rounds = {client: lane.rounds for client, lane in lanes.items() if client not in lost}
+        rounds = _rounds_left([lanes[client] for client in many], plan.average_every_rounds)
         made = _resting(replace(made, average_every_rounds=plan.average_every_rounds), rounds)
         return plan_result(made, problem, clock, self.citation, bound_s=0.0)
 
 
 def _resting(plan: Plan, rounds: Mapping[str, int]) -> Plan:
-    """The plan in which clients take that many steps between averages, which are nearer to each other if none would
-    take one in every round. Clients with 0, or without a number, take one in every round. Refused: an unknown client.
+    """The plan in which clients take that many steps between averages; with 0, or without a number, one in every round.
+
+    Refused: an unknown client, and rounds in which none takes a step.
     """
     known = [lane.name for lane in plan.lanes]
     for client in rounds:
         if client not in known:
             raise Refused(f"split-learning: local_rounds names {client}, which is no client; known: {', '.join(known)}")
     every = plan.average_every_rounds
-    steps = {name: rounds.get(name) or every for name in known}
+    lanes = (replace(lane, rounds=rounds.get(lane.name, 0) % every) for lane in plan.lanes)
+    return replace(plan, lanes=tuple(lanes))
+
+
+def _rounds_left(lanes: Collection[Lane], every: int) -> dict[str, int]:
+    """Client -> steps between averages of the clients that are left, in the proportions of before: the busiest of them
+    takes one in every round."""
+    steps = {lane.name: lane.rounds or every for lane in lanes}
     busiest = max(steps.values())
-    lanes = (replace(lane, rounds=steps[lane.name] if steps[lane.name] < busiest else 0) for lane in plan.lanes)
-    return replace(plan, lanes=tuple(lanes), average_every_rounds=busiest)
+    return {name: max(1, round(each * every / busiest)) for name, each in steps.items()}
 
 
 def _whole(problem: Problem, lane: Lane) -> Lane:
     """The lane of a client that runs all units itself."""
     client = lane.segments[0].shares[0]
-    return replace(lane, segments=(segment(problem.profile.units, [(client.device, client.samples)], warmup=1),))
+    whole = segment(problem.profile.units, [(client.device, client.samples)], warmup=1)
+    return replace(lane, segments=(whole,), rounds=0)
 
 
 def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:

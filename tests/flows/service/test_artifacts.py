@@ -19,7 +19,7 @@ def pages(service: ServiceClient, flow_run: str) -> dict[str, dict[str, str]]:
 def test_a_run_has_one_overview_whose_links_work(service: ServiceClient) -> None:
     """A run publishes two pages, whatever the number of its stages; links lead to files that the server shows."""
     planned_by_no_other_test = ["training.batch_samples=1024"]
-    run = service.start(base="asteroid-b", until="plan", changes=planned_by_no_other_test)
+    run = service.start(base="asteroid-b", until="plan", changes=planned_by_no_other_test, **SMALL)
     assert service.ended(run)["state_name"] == "Completed"
     found = pages(service, run)
     assert set(found) == {"asteroid-b-overview", "asteroid-b-history"}

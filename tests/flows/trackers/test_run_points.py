@@ -56,6 +56,16 @@ def test_the_scale_of_the_loss_is_a_curve_in_fp16_alone(tmp_path: Path) -> None:
     assert "train/loss_scale" not in second.values
 
 
+def test_samples_of_lanes_that_rest_do_not_count(tmp_path: Path) -> None:
+    """Bug: rates in rounds in which clients rest were those of rounds with all of them."""
+    run = TrainingRun(tmp_path / "store")
+    one, other = run.made.training.rounds[:2]
+    (lane,) = {each.lane for each in run.made.training.timeline}
+    run.commit([one, replace(other, resting=(lane,))])
+    run.log({0: 1.0, 1: 3.0})
+    assert RunPoints(run.store, lambda: run.record).read(over=False)[1].values["train/samples_per_s"] == 0.0
+
+
 def test_rounds_that_are_run_again_replace_those_of_before(tmp_path: Path) -> None:
     """After a recovery, or in another attempt, the points are those of the rounds that count."""
     run = TrainingRun(tmp_path / "store")
