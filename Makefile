@@ -7,31 +7,29 @@ PYTEST := OMP_NUM_THREADS=1 GOMP_SPINCOUNT=10000 $(BIN)/python -m pytest -q
 # Else each of the thousands of processes that tests start would compile the project's code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-most test-engine test-ui lint chaos up down engine engine-stop images browser postgres screenshots clean
+.PHONY: demo test test-most test-behind test-rest lint chaos up down engine engine-stop images browser postgres screenshots clean
 
 demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
 
-# Three at once, since tests of services and of containers also wait: most tests, three files at a time, and, told of
-# when they have ended, those of containers, and behind what lint finds those of the browser. What measures rates comes
-# last, and alone. Without an engine a line says what containers' tests would need. Browser tests have two services and need chromium.
+# Three at once, since tests of services and of containers also wait: most tests, three files at a time, what lint finds,
+# and behind them, told of when it has ended, the rest. What measures rates comes last, and alone. Without an engine a
+# line says what containers' tests would need. Browser tests have two services and need chromium.
 # FLEETUNE_ENGINE_TESTS=required, which makes the images too, and FLEETUNE_BROWSER_TESTS=required make leaving them out
 # a failure, and so do FLEETUNE_POSTGRES_TESTS=required for those with a Postgres server, FLEETUNE_CUDA_TESTS=required for
 # those with a GPU.
 test: $(STAMP)
-	@$(MAKE) --no-print-directory --jobs=3 test-most test-told-engine test-told-ui
+	@$(MAKE) --no-print-directory --jobs=3 test-most test-behind lint
 	$(PYTEST) -m measures tests/engine
 
 test-most: $(STAMP)
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=15 --ignore=tests/engine --ignore=tests/browser --ignore=tests/cuda
 
-test-told-%: $(STAMP)
-	@told=$$(mktemp); $(MAKE) --no-print-directory test-$* >$$told 2>&1; code=$$?; cat $$told; rm $$told; exit $$code
+test-behind: $(STAMP)
+	@told=$$(mktemp); $(MAKE) --no-print-directory test-rest >$$told 2>&1; code=$$?; cat $$told; rm $$told; exit $$code
 
-test-engine: $(STAMP) $(if $(filter required,$(FLEETUNE_ENGINE_TESTS)),images)
+test-rest: $(STAMP) $(if $(filter required,$(FLEETUNE_ENGINE_TESTS)),images)
 	$(PYTEST) --durations=30 --durations-min=15 -m "not measures" tests/engine tests/cuda
-
-test-ui: $(STAMP) lint
 	$(PYTEST) -n 2 --dist worksteal tests/browser
 
 lint: $(STAMP)

@@ -164,8 +164,7 @@ def test_a_schedule_fires_and_reuses(ui: Ui, service: ServiceClient) -> None:
 
 def test_cancel_in_train_and_retry(ui: Ui, service: ServiceClient, tmp_path: Path) -> None:
     """Cancel ends a run in the middle of its training; Retry reuses the stages that had ended and goes on from the
-    round it had come to, to the very weights of a training that nobody has interrupted.
-    """
+    round it had come to."""
     run_file = write_run_file(tmp_path)
     training = Training(service, run_file, 1e-3, started=ui.open_run, until="monitor")
     ui.choose_in_menu("Cancel")
