@@ -305,7 +305,7 @@ class Plan:
         """Refuse lanes that rest without an average to come, and rounds in which all of them would."""
         every = self.average_every_rounds
         for lane in self.lanes:
-            if lane.rounds and not lane.rounds <= every:
+            if lane.rounds > every:
                 raise Refused(
                     f"plan: lane {lane.name} takes a step in {lane.rounds} rounds after each average, and averages are "
                     f"{every} rounds apart; give 1 to average_every_rounds, or 0 for all rounds"

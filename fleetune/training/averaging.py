@@ -155,17 +155,21 @@ class Averager:
             term = tensor * self._shares.factor(lane, name_of(key))
             found = sums.tensors.get(key)
             if found is not None:
-                self._equalise(key, (found, sums), (term, given))
+                self._equalise(key, (found, sums.counts), (term, given.counts))
             sums.tensors[key] = term if found is None else found.add_(term)
         for key, count in given.counts.items():
             sums.counts[key] = max(count, sums.counts.get(key, count))
 
-    def _equalise(self, key: str, one: tuple[torch.Tensor, State], other: tuple[torch.Tensor, State]) -> None:
-        """Give two moments the bias of the larger of their counts of steps."""
+    def _equalise(self, key: str, *moments: tuple[torch.Tensor, Mapping[str, float]]) -> None:
+        """Give moments, of each of which the counts are given, the bias of the largest of their counts of steps."""
         decay, steps = self._decays.get(_kind_of(key)), f"{OPTIMIZER}{STEP}:{name_of(key)}"
-        (few, fewer), (most, _) = sorted(((s.counts.get(steps, 0.0), t) for t, s in (one, other)), key=lambda p: p[0])
-        if decay is not None and 0 < few < most:
-            fewer.mul_((1 - decay**most) / (1 - decay**few))
+        if decay is None:
+            return
+        most = max(counts.get(steps, 0.0) for _, counts in moments)
+        for tensor, counts in moments:
+            few = counts.get(steps, 0.0)
+            if 0 < few < most:
+                tensor.mul_((1 - decay**most) / (1 - decay**few))
 
     def means_of(self, lane: str, segment: int, number: int) -> State:
         """Return the means of what a segment holds of a part."""

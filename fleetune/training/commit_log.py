@@ -11,7 +11,8 @@ An attempt finds and leaves in its work folder
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class CommitLog:
     def __init__(self, path: Path, rounds: Sequence[RoundMetrics]) -> None:
         """Open the log with these rounds and discard others, whose parameters were lost with their workers."""
         self.rounds: list[RoundMetrics] = list(rounds)
+        self.rested = _rested(self.rounds)
+        """Lane -> in how many of these rounds it rested; it has taken a step in each of the others."""
         self._path = path
         write_text(self.text, path)
         self._file = path.open("a", encoding="utf-8")
@@ -59,6 +62,7 @@ class CommitLog:
     def rewind(self, rounds: int) -> None:
         """Keep the first `rounds` rounds only, and wait until that is on disk."""
         del self.rounds[rounds:]
+        self.rested = _rested(self.rounds)
         self._file.close()
         write_text(self.text, self._path)
         self._file = self._path.open("a", encoding="utf-8")
@@ -69,10 +73,15 @@ class CommitLog:
         self._file.flush()
         os.fsync(self._file.fileno())
         self.rounds.append(metrics)
+        self.rested.update(metrics.resting)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _rested(rounds: Iterable[RoundMetrics]) -> Counter[str]:
+    return Counter(lane for metrics in rounds for lane in metrics.resting)
 
 
 def read_commits(path: Path) -> list[RoundMetrics]:

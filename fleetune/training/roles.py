@@ -4,7 +4,6 @@ It tells who writes checkpoints, after which rounds lanes are averaged, and whic
 moved between lanes (LoLa-DEFT).
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -34,11 +33,6 @@ def averages_after(plan: Plan, round: int, rounds: int) -> bool:
     """Return whether the lanes' parameters are averaged after a round (from 0): every so many, and after the last."""
     every = plan.average_every_rounds
     return bool(every) and ((round + 1) % every == 0 or round + 1 == rounds)
-
-
-def rested(rounds: Iterable[RoundMetrics]) -> dict[str, int]:
-    """Return lane -> in how many of these rounds it rested; it has taken a step in each of the others."""
-    return dict(Counter(lane for metrics in rounds for lane in metrics.resting))
 
 
 Moves = Mapping[str, tuple[str, ...]]

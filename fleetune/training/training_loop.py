@@ -34,7 +34,7 @@ from fleetune.training.patience import Patience
 from fleetune.training.replanning import Replanner
 from fleetune.training.returns import Returns
 from fleetune.training.revisions import Revisions
-from fleetune.training.roles import after_rounds, rested
+from fleetune.training.roles import after_rounds
 from fleetune.training.round_metrics import round_metrics
 from fleetune.training.task import TrainingTask
 from fleetune.training.validation import Validation
@@ -319,7 +319,7 @@ class TrainingLoop:
         self._workers.limit_cpu()
         self._begun, self._new = True, False
         scale = next_scale(self._task.model, self._log.rounds)
-        told = {"round": command.round, "loss_scale": scale, "rested": rested(self._log.rounds)}
+        told = {"round": command.round, "loss_scale": scale, "rested": dict(self._log.rested)}
         self._workers.send(command.devices, "start", {"attempt": command.attempt, **told})
         return ()
 
@@ -336,8 +336,8 @@ class TrainingLoop:
         self._log.commit(metrics)
         task.logged(round)
         self._metrics = metrics
-        rounds = self._log.rounds
-        following = {"moves": metrics.moves, "loss_scale": next_scale(task.model, rounds), "rested": rested(rounds)}
+        scale = next_scale(task.model, self._log.rounds)
+        following = {"moves": metrics.moves, "loss_scale": scale, "rested": dict(self._log.rested)}
         scales = step_scales(task.training, metrics, norms)
         self._commit = {"round": round, "attempt": command.attempt, "scales": scales, **following}
         self._ready = {}

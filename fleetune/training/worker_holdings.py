@@ -190,11 +190,11 @@ class WorkerHoldings:
         own = {} if order.from_disk else {**self._items_at(order.version), **arriving.items}
         arriving.items = self._kept_for_others(arriving)
         frozen, self._frozen = before.held.frozen() if before is not None else self._frozen, {}
-        if before is not None and before.holds(order.version) and not (order.residuals or order.from_disk):
-            arriving.residuals = before.context.feedback.state()  # those of rounds that are run again count no more
-        goes_on = before is not None and before.holds(order.version) and not order.from_disk
-        alike = goes_on and before is not None and before.is_averaged
-        self.running = before = None
+        live = before if before is not None and before.holds(order.version) and not order.from_disk else None
+        if live is not None and not order.residuals:
+            arriving.residuals = live.context.feedback.state()  # those of rounds that are run again count no more
+        alike = live is not None and live.is_averaged
+        self.running = before = live = None
         self.running = self._loader.load(order, own, arriving.residuals, frozen)
         self.running.is_averaged = alike  # plans may differ in how often they average, so the round does not tell
         self._exchange.unpace()
