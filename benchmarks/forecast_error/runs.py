@@ -4,6 +4,7 @@ A run is the pipeline of `fleetune run`, up to training; its result holds the fo
 """
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ from flows.without_prefect import run_without_prefect
 STRATEGIES = ("search", "dp", "pp", "single")
 """Strategies by the names in the table; `search` is strategy asteroid with its default method."""
 
+MOST_ROUNDS = 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCase:
@@ -47,6 +50,10 @@ class FleetCase:
     batch_samples: int
     micro_batch_samples: int
     rounds: int
+    """At least."""
+    least_s: float = 30.0
+    """Seconds of training, by its forecast, up to MOST_ROUNDS rounds: the first rounds of a training, in which memory
+    and caches are new, take some percent longer, and are not half of those that a user waits for."""
     strategies: tuple[str, ...] = STRATEGIES
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of strategies that need some."""
@@ -55,6 +62,10 @@ class FleetCase:
     def devices(self) -> tuple[str, ...]:
         """Names of the devices."""
         return tuple(f"{self.name}-{place}" for place in range(len(self.cores)))
+
+    def lasting(self, round_s: float) -> "FleetCase":
+        """Return the case with so many rounds of this duration that they are no shorter than `least_s`."""
+        return replace(self, rounds=max(self.rounds, min(MOST_ROUNDS, math.ceil(self.least_s / round_s))))
 
     def config(self, strategy: str, image: str) -> dict[str, Any]:
         """The run file of one strategy on this fleet."""
@@ -131,7 +142,7 @@ HOME = FleetCase(
     micro_batch_samples=64,
     rounds=60,
 )
-QUICK = replace(HOME, name="quick", rounds=10, strategies=("search", "single"))
+QUICK = replace(HOME, name="quick", rounds=10, least_s=0.0, strategies=("search", "single"))
 FURTHER = (
     replace(
         TOWNS,
@@ -159,8 +170,9 @@ FURTHER = (
         about="0.6 cores that help two clients of 0.5 and 0.4 cores, 20 Mbit/s and 20 ms, MiniLM",
         model="minilm",
         batch_samples=16,
+        rounds=24,
         strategies=("split-learning",),
-        options={"split-learning": {"helpers": ["helped-0"], "average_every_rounds": 8}},
+        options={"split-learning": {"helpers": ["helped-0"], "average_every_rounds": 24}},
     ),
     replace(
         TOWNS,
@@ -296,7 +308,8 @@ class _CaseRunner:
             self.profile(strategy)
         loads: list[float] = []
         foreseen = self._forecast(self._run(strategy, StageSelection(from_stage="plan", until="plan")))
-        self._trained = self._run(strategy, StageSelection(from_stage="train", until="train"), loads)
+        case = self._case.lasting(foreseen.round_s)
+        self._trained = self._run(strategy, StageSelection(from_stage="train", until="train"), loads, case)
         return _read(self._store, self._trained, (self._case.name, strategy), foreseen, loads[0])
 
     def forecast_again_s(self) -> float:
@@ -313,15 +326,21 @@ class _CaseRunner:
         plan = json_io.read(PlanResult, self._store.folder("plan", planned.outputs["plan"]) / "plan.json").plan
         return forecast(plan, fleet, profile)
 
-    def _run(self, strategy: str, selection: StageSelection, loads: list[float] | None = None) -> RunRecord:
-        """Run stages; appends the load at the start of a training to `loads`."""
+    def _run(
+        self,
+        strategy: str,
+        selection: StageSelection,
+        loads: list[float] | None = None,
+        case: FleetCase | None = None,
+    ) -> RunRecord:
+        """Run stages; appends the load at the start of a training to `loads`. case: with other rounds."""
 
         def listen(event: StageEvent) -> None:
             if loads is not None and event.stage == "train" and event.kind == "started":
                 loads.append(os.getloadavg()[0])
 
         path = self._folder / "runs" / f"{self._case.name}-{strategy}.yaml"
-        path.write_text(yaml.safe_dump(self._case.config(strategy, self._image)), encoding="utf-8")
+        path.write_text(yaml.safe_dump((case or self._case).config(strategy, self._image)), encoding="utf-8")
         return run_without_prefect(Runner(RunContext(store=self._store, listen=listen), configs.load(path), selection))
 
 
