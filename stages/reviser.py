@@ -1,12 +1,15 @@
 """Plans anew when a training loses devices, or when one of them has become slow.
 
 Planners are no part of the stage key of train: whatever plan follows a loss, the weights are the same but for rounding.
+What chooses gates anew is none either: it is the planner of the plan, whose options are in the key. Whoever changes
+what it chooses raises the version of `train` in the catalog.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypedDict
 
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.head_scores import HeadScores
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile
 
@@ -16,6 +19,7 @@ class Replanning(TypedDict):
 
     revise: Callable[[Plan, Collection[str]], PlanResult]
     around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult]
+    choose_gates: Callable[[Plan, Iterable[HeadScores]], Mapping[str, str]]
     load_planners: Callable[[], None]
 
 
@@ -24,6 +28,7 @@ def replanning(result: PlanResult, fleet: Fleet, profile: Profile, seed: int, ow
     return Replanning(
         revise=reviser(result, fleet, profile, seed, tuple(owners)),
         around_stragglers=around_stragglers(result, fleet, profile, seed, tuple(owners)),
+        choose_gates=gate_chooser(result, fleet, profile, seed),
         load_planners=load_planners,
     )
 
@@ -59,3 +64,17 @@ def around_stragglers(
         return around(Problem.of(result, fleet, profile, seed, owners), plan, lost, paces)
 
     return revise
+
+
+def gate_chooser(
+    result: PlanResult, fleet: Fleet, profile: Profile, seed: int
+) -> Callable[[Plan, Iterable[HeadScores]], Mapping[str, str]]:
+    """Return what chooses the gates of a plan by scores that training took; see `reviser`."""
+
+    def chosen(plan: Plan, scores: Iterable[HeadScores]) -> Mapping[str, str]:
+        from fleetune.planning.strategies.d2ft import choose_gates  # not in stage keys
+        from fleetune.planning.strategy import Problem  # not in stage keys
+
+        return choose_gates(Problem.of(result, fleet, profile, seed), plan, scores)
+
+    return chosen

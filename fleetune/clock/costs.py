@@ -30,6 +30,9 @@ A message of a ring all-reduce of n members is an n-th of the gradients. Nobody 
 has not ended, until n - 1 messages for it have arrived beside its activations. Each is then joined from its frames in
 memory of its own, which is one n-th more. What is sent is sent from the gradients, and encrypted frame by frame.
 """
+MOST_GRADIENTS_ASIDE = 2
+"""Copies of gradients that a round that scores heads needs at most: of other micro-batches, and in a group one that a
+ring sums."""
 MUCH_OF_BUDGET = 0.5
 """A device that has used less of its budget has room for what any forecast misses."""
 
@@ -302,8 +305,17 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     held = activations(profile, _differentiated(units, trained), segment.recompute)
     kept = kept_micro_batches(plan, device, placed) * held.kept + held.again
     summing = 1 if plan.collector else len(segment.devices)
-    received = received_bytes(profile.trainable_bytes(segment.trained), summing)
+    received = received_bytes(profile.trainable_bytes(segment.trained), summing) + _scored_bytes(plan, segment, profile)
     return HeldBytes(lasting, with_gradients - lasting + received, (end - first) * kept)
+
+
+def _scored_bytes(plan: Plan, segment: Segment, profile: Profile) -> int:
+    """Return what a round that scores heads needs beside its gradients; 0 if the plan has none."""
+    if not plan.refresh_gates_every_rounds:
+        return 0
+    scored = {part.unit for subnet in profile.subnets for part in subnet.parts}
+    copies = 1 if len(segment.devices) == 1 else MOST_GRADIENTS_ASIDE
+    return copies * profile.trainable_bytes(name for name in segment.trained if name in scored)
 
 
 def workspace_bytes(units: Sequence[Unit], samples: int) -> int:

@@ -47,7 +47,7 @@ class Encoded:
     description: dict[str, Any]
     """JSON-able: `codec` (dense where another would save nothing), `dtype`, `shape`; for sparse codecs `kept`."""
     parts: tuple[torch.Tensor, ...]
-    """Contiguous tensors on the CPU, a part of a message each."""
+    """Contiguous tensors, a part of a message each; on the device of the tensor, but for those of top-k on the CPU."""
     kept: torch.Tensor | None = None
     """[samples, kept] ascending int64 indices of what top-k kept: the mask for the gradient. None for other codecs."""
 
@@ -76,10 +76,10 @@ def encode(codec: str, tensor: torch.Tensor, ratio: float = 1.0, kept: torch.Ten
         "shape": list(given.shape),
     }
     if effective == DENSE:
-        return Encoded(described, (given.contiguous().cpu(),))
+        return Encoded(described, (given.contiguous(),))
     rows = _float32(given, codec).reshape(samples, elements)
     if effective in SPARSE:
-        return _encode_sparse(described, rows.cpu(), kept_elements(elements, ratio), kept)
+        return _encode_sparse(described, _on_host(rows), kept_elements(elements, ratio), kept)
     parts: tuple[torch.Tensor, ...]
     if effective == FP16:
         parts = to_fp16(rows.contiguous())
@@ -90,7 +90,7 @@ def encode(codec: str, tensor: torch.Tensor, ratio: float = 1.0, kept: torch.Ten
         if not largest.isfinite().all():
             raise _not_finite(codec, described)
         parts = (codes, scales)
-    return Encoded(described, tuple(part.cpu() for part in parts))
+    return Encoded(described, parts)
 
 
 def _encode_sparse(described: dict[str, Any], rows: torch.Tensor, count: int, kept: torch.Tensor | None) -> Encoded:
@@ -138,7 +138,7 @@ def decode(
         if found is None or tuple(found.shape) != (samples, description["kept"]):
             raise ValueError(f"codec {codec} needs the indices that the forward kept")
         values = flat[0].view(torch.bfloat16).view(samples, -1).to(device)
-        rows = scatter(values, found.to(device), elements)
+        rows = scatter(values, _on_device(found, device), elements)
     elif codec == FP16:
         rows = from_fp16(flat[0].view(torch.float16).view(samples, -1).to(device), flat[1].view(torch.int16).to(device))
     elif codec == BF16:
@@ -159,8 +159,22 @@ def kept_indices(description: Description, parts: Sequence[torch.Tensor]) -> tor
     if len(parts) != 2:
         raise ValueError(f"codec {TOP_K} in {len(parts)} parts, not 2")
     samples, elements = _rows(description["shape"])
-    packed = parts[1].reshape(-1).view(torch.uint8).view(samples, -1).numpy()
+    packed = parts[1].reshape(-1).view(torch.uint8).view(samples, -1).cpu().numpy()
     return torch.from_numpy(unpack_indices(packed, elements, description["kept"]))
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in this process's memory; from a GPU through page-locked memory."""
+    if not tensor.is_cuda:
+        return tensor.cpu()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+
+
+def _on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on a device; to a GPU through page-locked memory, in the order of what is launched there."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def part_bytes(description: Description) -> tuple[int, ...]:

@@ -147,6 +147,9 @@ class RoundMetrics:
     """Seconds from the round's start to the end of the slowest device's backward and all-reduce."""
     moves: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=_neutral)] = field(default_factory=dict)
     """Lane -> units that it trains from the next round on, where they were dealt anew. Neutral: empty, as before."""
+    gates: Annotated[dict[str, str], Field(exclude_if=_neutral)] = field(default_factory=dict)
+    """Subnet -> its operations from the next round on, as they were chosen by this round's scores, for which all
+    subnets ran in full. Neutral: empty, it was a round like others."""
     energy_j: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     """Joules since the reports of the round before, by the counters of its machines; None unless all of them tell."""
     loss_scale: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
@@ -155,6 +158,11 @@ class RoundMetrics:
     """Lanes that took no step, as their gradients were not finite in fp16."""
     resting: Annotated[tuple[str, ...], Field(exclude_if=_neutral)] = ()
     """Lanes that had taken all their steps until the next average."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True for a round like the one that is forecast: no lane rests, and no subnet runs in full to be scored."""
+        return not (self.resting or self.gates)
 
 
 @record

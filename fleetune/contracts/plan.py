@@ -233,6 +233,8 @@ class Plan:
     """Neutral: empty, every link dense and whole."""
     gates: Annotated[tuple[Gate, ...], Field(exclude_if=_neutral)] = ()
     """Neutral: empty, every subnet full."""
+    refresh_gates_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """Rounds of which the last runs every subnet in full, and chooses gates by its scores. Neutral: 0, gates stay."""
     collector: Annotated[str, Field(exclude_if=_neutral)] = ""
     """Device that sums the gradients of all lanes, steps the optimizer and hands out the new parameters. Neutral:
     empty, every holder steps its own."""
@@ -244,7 +246,6 @@ class Plan:
     replan_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
     """Rounds after which training may deal the lanes' trained units anew, from measured times (LoLa-DEFT). Neutral: 0,
     never."""
-
     backup_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
     """Rounds between two copies of what training changes: each device's snapshot of its own, and `backups` on others.
     Neutral: 0, none."""
@@ -267,8 +268,11 @@ class Plan:
                     "micro-batches; give one for each"
                 )
         positive("plan", micro_batch_samples=self.micro_batch_samples, micro_batches=self.micro_batches)
-        not_negative("plan", revision=self.revision, average_every_rounds=self.average_every_rounds)
-        not_negative("plan", backup_every_rounds=self.backup_every_rounds)
+        every = ("average_every_rounds", "backup_every_rounds", "refresh_gates_every_rounds")
+        not_negative("plan", **{name: getattr(self, name) for name in ("revision", *every)})
+        alone = self.gates and len(self.lanes) == 1 and not (self.collector or self.order)
+        if self.refresh_gates_every_rounds and not alone:
+            raise Refused("plan: refresh_gates_every_rounds needs gates, one lane, no collector and no order")
         if self.backups and not self.backup_every_rounds:
             raise Refused("plan: backups need backup_every_rounds; give the rounds between two of them")
         if not self.lanes:
@@ -360,6 +364,10 @@ class Plan:
     def micro_batches_of(self, lane: Lane) -> int:
         """Return the number of micro-batches that a lane runs in a round in which it takes a step."""
         return lane.micro_batches or self.micro_batches
+
+    def refreshes_gates_in(self, round: int) -> bool:
+        """Return whether a round (from 0) runs every subnet in full and scores it, for other gates from the next on."""
+        return bool(self.refresh_gates_every_rounds) and (round + 1) % self.refresh_gates_every_rounds == 0
 
     def resting_in(self, round: int) -> tuple[str, ...]:
         """Return the names of the lanes that rest in a round (from 0), until the next average."""

@@ -41,7 +41,7 @@ from fleetune.models.graph import Node, RandomDraw
 from fleetune.models.narrow_dense import Heads, NarrowLayer, heads_made, narrow_layer
 from fleetune.models.operations import SizeEvaluator, bind_argument, references
 from fleetune.models.randomness import PartDraws
-from fleetune.models.segment import GatedOperation, SegmentRunner
+from fleetune.models.segment import SegmentRunner
 
 
 class HeadGroup(NamedTuple):
@@ -111,19 +111,31 @@ def sum_of_groups(
     return total if bias_was_added else total + outer.base.bias
 
 
-class GatedLayer:
+class GatedOperation:
+    """An operation of the recorded graph that runs the heads of its block as a table says."""
+
+    def __init__(self, table: GateTable) -> None:
+        self._table = table
+
+    def follow(self, table: GateTable) -> None:
+        """Run the heads as another table says, from now on."""
+        self._table = table
+
+    def applies(self, micro_batch: int) -> bool:
+        """Return True if some head is not full in a micro-batch."""
+        return self._table.is_gated(micro_batch)
+
+
+class GatedLayer(GatedOperation):
     """A dense layer that is one operation of the recorded graph."""
 
     def __init__(self, layer: NarrowLayer, table: GateTable, node: Node, adds_up: bool) -> None:
         """node: its call in the recorded graph. adds_up: True for a layer that reads heads, False for one that makes
         them.
         """
-        self._layer, self._table, self._node, self._adds_up = layer, table, node, adds_up
+        super().__init__(table)
+        self._layer, self._node, self._adds_up = layer, node, adds_up
         (self._input,) = references(node.args)
-
-    def applies(self, micro_batch: int) -> bool:
-        """Return True if some head is not full in a micro-batch."""
-        return self._table.is_gated(micro_batch)
 
     def run(self, held: Mapping[int, Any], samples: int, micro_batch: int, parts: PartDraws) -> torch.Tensor:
         """Return the layer's output, at its full width. held: values by node of the graph."""
@@ -152,18 +164,15 @@ class GatedLayer:
         return sum_of_groups(self._layer, groups, given, contribution)
 
 
-class GatedBlock:
+class GatedBlock(GatedOperation):
     """A block that is one operation of the recorded graph."""
 
     def __init__(self, program: BlockProgram, table: GateTable, module: nn.Module) -> None:
         """module: the block, whose weights are read in each run."""
-        self._program, self._table, self._module = program, table, module
+        super().__init__(table)
+        self._program, self._module = program, module
         self._whole = program.nodes[len(table.rows)]
         self._sizes = SizeEvaluator(program.batch)
-
-    def applies(self, micro_batch: int) -> bool:
-        """Return True if some head is not full in a micro-batch."""
-        return self._table.is_gated(micro_batch)
 
     def run(self, held: Mapping[int, Any], samples: int, micro_batch: int, parts: PartDraws) -> Any:
         """Return what the block returns. held: values by node of the whole graph. samples: those of this device."""
@@ -212,34 +221,62 @@ class GatedBlock:
         return call(*args, **kwargs)
 
 
+Regate = Callable[[Mapping[str, str]], None]
+"""Makes a segment run its heads as other gates say, from now on: subnet -> one digit per micro-batch."""
+
+
 def gate_segment(
-    segment: SegmentRunner, gates: Mapping[str, str], skeleton: nn.Module, config: PretrainedConfig
-) -> None:
+    segment: SegmentRunner,
+    gates: Mapping[str, str],
+    skeleton: nn.Module,
+    config: PretrainedConfig,
+    *,
+    changing: bool = False,
+) -> Regate:
     """Make a segment run the heads of its blocks as `gates` say; heads without a gate are full.
 
     gates: subnet (BLOCK#HEAD) -> one digit per micro-batch, for the whole model. skeleton: the whole model on the meta
-    device; the segment may have been made from it, but not loaded yet. Refused for a subnet that the model does not
-    have, or a block whose heads cannot run separately.
+    device; the segment may have been made from it, but not loaded yet. changing: other gates will follow, so that all
+    blocks are made ready for any of them. Returns what changes the gates, of as many micro-batches; without `changing`,
+    only to gates by which groups have as many heads as now. Refused for a subnet that the model does not have, or a
+    block whose heads cannot run separately.
     """
-    tables = gate_tables(gates, find_blocks(segment.graph, skeleton, config))
-    operations: dict[int, GatedOperation] = {}
+    blocks = find_blocks(segment.graph, skeleton, config)
+    tables = gate_tables(gates, blocks, every=changing)
+    made: dict[int, tuple[TransformerBlock, GatedLayer | GatedBlock]] = {}
     recorder = ProgramRecorder(segment.device)
     for number in (number for unit in segment.units for number in unit.nodes):
         node = segment.graph.node(number)
         for block, table in tables.items():
-            gated = _gated(segment, node, block, table, recorder) if node.kind == g.MODULE else None
+            sizes = set(range(1, block.heads)) if changing else table.sizes()
+            gated = _gated(segment, node, block, table, (recorder, sizes)) if node.kind == g.MODULE else None
             if gated is not None:
-                operations[number] = gated
-    segment.gate(operations)
+                made[number] = (block, gated)
+    segment.gate({number: gated for number, (_, gated) in made.items()})
+
+    def regate(others: Mapping[str, str]) -> None:
+        following = gate_tables(others, blocks, every=True)
+        for block, gated in made.values():
+            gated.follow(following[block])
+
+    return regate
 
 
 def _gated(
-    segment: SegmentRunner, node: g.Node, block: TransformerBlock, table: GateTable, recorder: ProgramRecorder
-) -> GatedOperation | None:
-    """Return what runs instead of a call of a module; None for one that is neither the block nor one of its layers."""
+    segment: SegmentRunner,
+    node: g.Node,
+    block: TransformerBlock,
+    table: GateTable,
+    recording: tuple[ProgramRecorder, set[int]],
+) -> GatedLayer | GatedBlock | None:
+    """Return what runs instead of a call of a module; None for one that is neither the block nor one of its layers.
+
+    recording: what records the block, and for which numbers of heads.
+    """
     module = segment.modules[node.target]
     if node.target == block.name:
-        program = recorder.record(block, module, (segment.graph, node), table.sizes())
+        recorder, sizes = recording
+        program = recorder.record(block, module, (segment.graph, node), sizes)
         return GatedBlock(program, table, module)
     for half in (block.attention, block.feed_forward):
         for layer in half.layers:
@@ -249,8 +286,13 @@ def _gated(
     return None
 
 
-def gate_tables(gates: Mapping[str, str], blocks: tuple[TransformerBlock, ...]) -> dict[TransformerBlock, GateTable]:
-    """Return the table of every block in which some head is not always full. Refused for an unknown subnet."""
+def gate_tables(
+    gates: Mapping[str, str], blocks: tuple[TransformerBlock, ...], *, every: bool = False
+) -> dict[TransformerBlock, GateTable]:
+    """Return the table of every block in which some head is not always full, or of `every` block.
+
+    Refused for an unknown subnet.
+    """
     heads = attention_heads(blocks)
     known = [head.name for head in heads]
     for name in gates:
@@ -263,4 +305,6 @@ def gate_tables(gates: Mapping[str, str], blocks: tuple[TransformerBlock, ...]) 
         block: GateTable(tuple(gates.get(head.name, always) for head in heads if head.block == block))
         for block in blocks
     }
-    return {block: table for block, table in tables.items() if any(map(table.is_gated, range(table.micro_batches)))}
+    return {
+        block: table for block, table in tables.items() if every or any(map(table.is_gated, range(table.micro_batches)))
+    }

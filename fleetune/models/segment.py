@@ -81,6 +81,8 @@ class SegmentRunner:
         self._modules: dict[str, nn.Module] = {}
         self._attributes: dict[int, str] = {}
         self._gated: dict[int, GatedOperation] = {}
+        self.runs_all_heads = False
+        """True while all heads run in full, whatever the gates say."""
         self._program = {unit.name: self._compile(unit, skeleton) for unit in self.units}
         self._expired = self._expired_values()
         self._recomputes = False
@@ -239,7 +241,7 @@ class SegmentRunner:
     ) -> None:
         """Run the operations of one unit; `held` gets their values and loses those that no later node reads."""
         for number, call, args, kwargs in operations:
-            gated = self._gated.get(number)
+            gated = None if self.runs_all_heads else self._gated.get(number)
             if gated is not None and parts is not None and gated.applies(parts.micro_batch):
                 held[number] = gated.run(held, samples, parts.micro_batch, parts)
             else:

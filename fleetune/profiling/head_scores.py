@@ -1,16 +1,8 @@
-"""Importance scores of every head, computed by forward and backward passes over the whole model.
+"""Importance scores of every head, computed by forward and backward passes over the whole model."""
 
-Fisher information (D2FT eq. (2)) is the sum of squared gradients of a micro-batch's contribution to the round's loss:
-its loss summed over targets, divided by the number of targets in the whole batch. Gradients are those of trained
-weights (with LoRA the adapters, as in D2FT §II-D); weight magnitude (eq. (3)) counts all weights of a head: adapters
-are zero at the start of training. Sums are in double precision.
-"""
-
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +14,17 @@ from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import gigabytes
 from fleetune.launching.process_limits import CpuThrottle
-from fleetune.models.attention_heads import AttentionHead, DenseLayer, TransformerBlock, attention_heads, find_blocks
+from fleetune.models.attention_heads import AttentionHead, TransformerBlock, attention_heads, find_blocks
 from fleetune.models.graph import parse_graph
+from fleetune.models.head_scores import ScoreAccumulator, packed_layers, trained_parameters
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.loss import count_targets, loss_sum
-from fleetune.models.nf4 import PACKED, unpack
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import source_folder
 from fleetune.models.weights import WeightReader
-from fleetune.profiling.messages import LOADING, MEASURING, PROGRESS, HeadScores, Scores
+from fleetune.profiling.messages import LOADING, MEASURING, PROGRESS, Scores
 from fleetune.profiling.task import MeasureTask, ScoringTask
 
 Send = Callable[[dict[str, Any]], None]
@@ -65,9 +57,9 @@ def score_heads(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, sen
     losses = first_round_losses(segment, data, scoring)
     for number in range(scoring.micro_batches):
         with throttle.throttled():
-            accumulator.add(next(losses))
+            accumulator.add_loss(number, next(losses))
         send({"event": PROGRESS, "done": number + 1, "total": scoring.micro_batches})
-    return replace(accumulator.scores(), rows=tuple(int(row) for row in first_round_rows(data, scoring)))
+    return Scores(heads=accumulator.scores(), rows=tuple(int(row) for row in first_round_rows(data, scoring)))
 
 
 def first_round_rows(data: PreparedData, scoring: ScoringTask) -> Ints:
@@ -94,58 +86,6 @@ def first_round_losses(segment: SegmentRunner, data: PreparedData, scoring: Scor
         yield loss
 
 
-class ScoreAccumulator:
-    """Accumulates scores over micro-batches."""
-
-    def __init__(self, heads: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> None:
-        """`parameters`: those of the whole model by canonical name."""
-        self._heads = heads
-        self._trained = {name: parameters[name] for name in trained_parameters(heads, parameters)}
-        with torch.no_grad():
-            self._magnitudes = list(_magnitudes(heads, parameters))
-        self._gradients = [0.0] * len(heads)
-        self._fisher: list[list[float]] = [[] for _ in heads]
-
-    def add(self, loss: torch.Tensor) -> None:
-        """Add the gradients of one micro-batch."""
-        made = torch.autograd.grad(loss, list(self._trained.values()), materialize_grads=True)
-        gradients = dict(zip(self._trained, made, strict=True))
-        for index, head in enumerate(self._heads):
-            self._gradients[index] += _total(head, gradients, torch.abs)
-            self._fisher[index].append(_total(head, gradients, torch.square))
-
-    def scores(self) -> Scores:
-        """Scores over all micro-batches so far."""
-        return Scores(
-            heads=tuple(
-                HeadScores(name=head.name, weight_magnitude=weight, gradient_magnitude=gradient, fisher=tuple(fisher))
-                for head, weight, gradient, fisher in zip(
-                    self._heads, self._magnitudes, self._gradients, self._fisher, strict=True
-                )
-            )
-        )
-
-
-def _magnitudes(heads: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> Iterator[float]:
-    """Yield the sum of the magnitudes of each head's weights; those in 4 bits are unpacked for one block at a time."""
-    for block, group in itertools.groupby(heads, key=lambda head: head.block):
-        packed = {each.weight: (parameters[each.weight], each.shape) for each in _packed_layers(block, parameters)}
-        weights = {name: unpack(weight, shape, torch.float32) for name, (weight, shape) in packed.items()}
-        yield from (_total(head, {**parameters, **weights}, torch.abs) for head in group)
-
-
-def trained_parameters(heads: tuple[AttentionHead, ...], parameters: dict[str, nn.Parameter]) -> tuple[str, ...]:
-    """Names of trained parameters that belong to some head, at least in part."""
-    names = dict.fromkeys(piece.parameter for head in heads for piece in head.slices)
-    return tuple(name for name in names if parameters[name].requires_grad)
-
-
-def _total(head: AttentionHead, tensors: dict[str, Any], term: Callable[[torch.Tensor], torch.Tensor]) -> float:
-    """Sum of a term over the head's slices of the tensors."""
-    held = [piece.of(tensors[piece.parameter]) for piece in head.slices if piece.parameter in tensors]
-    return float(torch.stack([term(part.double()).sum() for part in held]).sum()) if held else 0.0
-
-
 def _held_bytes(module: nn.Module, heads: tuple[AttentionHead, ...]) -> int:
     """Bytes of weights, buffers and gradients of the scored parameters, and of one block's weights out of 4 bits."""
     parameters = dict(module.named_parameters())
@@ -156,9 +96,4 @@ def _held_bytes(module: nn.Module, heads: tuple[AttentionHead, ...]) -> int:
 
 def _unpacked_bytes(block: TransformerBlock, parameters: dict[str, nn.Parameter]) -> int:
     """Bytes of a block's weights in 4 bits once they are unpacked."""
-    return sum(torch.float32.itemsize * math.prod(layer.shape) for layer in _packed_layers(block, parameters))
-
-
-def _packed_layers(block: TransformerBlock, parameters: dict[str, nn.Parameter]) -> list[DenseLayer]:
-    layers = (layer for half in (block.attention, block.feed_forward) for layer in half.layers)
-    return [layer for layer in layers if parameters[layer.weight].dtype == PACKED]
+    return sum(torch.float32.itemsize * math.prod(layer.shape) for layer in packed_layers(block, parameters))

@@ -14,9 +14,9 @@ from fleetune.launching import LocalSites
 from fleetune.launching.running_jobs import RunningJobs
 from fleetune.models import graph as g
 from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
+from fleetune.models.head_scores import trained_parameters
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import with_local_source
-from fleetune.profiling.head_scores import trained_parameters
 from fleetune.profiling.measuring_job import JobSpec, run_measuring_job
 from fleetune.profiling.messages import SCORES, Scores, parse_scores
 from fleetune.profiling.subnet_parts import SubnetParts

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from fleetune.contracts import json_io
+from fleetune.contracts.head_scores import HeadScores
 from fleetune.contracts.profile import CodecTime, GateTimes, Spread
 from fleetune.contracts.record import record
 
@@ -50,16 +51,6 @@ class DeviceMeasurement:
     """See contracts.profile.DeviceTimes."""
     gates: Annotated[GateTimes | None, Field(exclude_if=lambda value: value is None)] = None
     """See contracts.profile.DeviceTimes; None unless the task asks for them."""
-
-
-@record
-class HeadScores:
-    """Scores of one attention head (see contracts.profile.Subnet)."""
-
-    name: str
-    weight_magnitude: float
-    gradient_magnitude: float
-    fisher: tuple[float, ...]
 
 
 @record

@@ -13,7 +13,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
 from fleetune.contracts import json_io
@@ -124,6 +124,8 @@ class PlanStart:
     """True if the plan before was another one; False if only the measurements were."""
     dealt: Plan | None = None
     """The plan that dealt the lanes their samples; None in work folders of earlier versions."""
+    plan_from_round: int = 0
+    """First round that the current plan trains, on whatever measurements; what it has chosen since counts."""
 
 
 def read_plan_start(work: Path) -> PlanStart:
@@ -155,7 +157,7 @@ def adopt_newest(
         kept = [line for line in lines if f'"event": "{ENDED}"' not in line]
         write_text("".join(f"{line}\n" for line in kept), work / EVENTS)
     start = read_plan_start(before)
-    adopted = PlanStart(from_round=mark.round, digests=start.digests, dealt=start.dealt)
+    adopted = replace(start, from_round=mark.round, replanned=False)
     write_text(json_io.text(adopted), work / PLAN)
     return StoredCheckpoint(copy_checkpoint(newest, work), mark)
 
@@ -216,8 +218,9 @@ def record_plan_start(task: TrainingTask, done: int) -> PlanStart:
         replanned = before.digests["plan"] != digests["plan"]
         start = PlanStart(from_round=done, digests=digests, replanned=replanned and done > 0, dealt=dealt)
     else:
-        from_round = min(before.from_round, done)
+        replanned, from_round = False, min(before.from_round, done)
         start = PlanStart(from_round=from_round, digests=digests, replanned=before.replanned, dealt=dealt)
+    start = replace(start, plan_from_round=done if replanned else min(before.plan_from_round, done))
     write_text(json_io.text(start), task.work / PLAN)
     return start
 

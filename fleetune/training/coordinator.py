@@ -116,7 +116,7 @@ def _training_metrics(
     """Return the metrics of the whole training; without a new round they hold the earlier attempts' rounds only."""
     by_plan = read_plan_start(task.work).from_round
     of_plan = rounds[by_plan : measured.revised_from_round]
-    whole = [each for each in of_plan if not each.resting]
+    whole = [each for each in of_plan if each.is_whole]
     median_s = statistics.median(each.round_s for each in whole or of_plan or rounds)
     typical = measured.median_round(median_s) or MeasuredRound(median_s, [], {})
     timeline = sorted(typical.rows, key=lambda r: (r.start_s, r.device))

@@ -108,7 +108,7 @@ class LinkCoder:
                 if description["shape"] != expected:
                     raise ValueError(f"a shape of {description['shape']}, not {expected}")
                 count = sum(1 for key in arrival.tensors if str(key).startswith(f"{number}|"))
-                parts = [arrival.tensors[f"{number}|{at}"].cpu() for at in range(count)]
+                parts = [arrival.tensors[f"{number}|{at}"] for at in range(count)]
                 cut = _cut(action, peer, number)
                 kept = kept_indices(description, parts) if action.letter == FORWARD else self._kept.get(cut)
                 if action.letter == FORWARD and kept is not None:

@@ -182,7 +182,7 @@ class RoundMeasurements:
             self.peaks_of_first[device] = self.peaks[device]
 
     def add(self, round: int, measured: MeasuredRound, whole: bool = True) -> None:
-        """Add a round. whole: whether it is like the one that is forecast, in which no lane rests."""
+        """Add a round. whole: whether it is like the one that is forecast: no lane rests, no head runs to be scored."""
         self.newest = measured.rows
         if self.revised_from_round is None:
             (self._rounds if whole else self._partial).add(round, measured.round_s, measured)

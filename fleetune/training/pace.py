@@ -25,9 +25,11 @@ class PaceWatch:
         """Add the measured rows of a round; yield the devices that became slow, or are as fast as before again.
 
         None where blocks are dealt anew by measured times anyway, gates are of heads that the profile does not have,
-        or a lane rests.
+        a lane rests, or all heads run to be scored.
         """
         known = {subnet.name for subnet in self._task.profile.subnets}
+        if plan.refreshes_gates_in(round):
+            return
         if plan.resting_in(round) or plan.replan_every_rounds or any(gate.subnet not in known for gate in plan.gates):
             return
         if plan != self._followed:

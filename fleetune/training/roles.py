@@ -1,7 +1,7 @@
 """What follows from a plan beyond its program.
 
 It tells who writes checkpoints, after which rounds lanes are averaged, and which plan is in force after blocks have
-moved between lanes (LoLa-DEFT).
+moved between lanes (LoLa-DEFT) and gates were chosen anew (D2FT).
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,9 +57,26 @@ def permutes(plan: Plan, moves: Moves) -> bool:
     return len(own) == len(moves) and sorted(own) == sorted(map(tuple, moves.values()))
 
 
-def after_rounds(plan: Plan, rounds: Iterable[RoundMetrics]) -> Plan:
-    """Return the plan that is in force after these rounds; what another plan has moved is passed over."""
+def regated(plan: Plan, operations: Mapping[str, str]) -> Plan:
+    """Return the plan with other operations of these subnets; those that it has no gate of are passed over, and so are
+    operations of another number of micro-batches.
+    """
+    gates = tuple(
+        replace(gate, operations=found) if len(found) == plan.micro_batches else gate
+        for gate, found in ((gate, operations.get(gate.subnet, gate.operations)) for gate in plan.gates)
+    )
+    return plan if gates == plan.gates else replace(plan, gates=gates)
+
+
+def after_rounds(plan: Plan, rounds: Iterable[RoundMetrics], moves_from: int = 0, gates_from: int = 0) -> Plan:
+    """Return the plan that is in force after these rounds; what another plan has moved is passed over.
+
+    moves_from: the first round whose moves count: they follow from measured times, which may have been of other
+    machines before. gates_from: the first round whose gates count.
+    """
     for metrics in rounds:
-        if permutes(plan, metrics.moves):
+        if metrics.round >= moves_from and permutes(plan, metrics.moves):
             plan = moved(plan, metrics.moves)
+        if metrics.round >= gates_from and metrics.gates and plan.refresh_gates_every_rounds:
+            plan = regated(plan, metrics.gates)
     return plan

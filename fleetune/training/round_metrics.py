@@ -73,7 +73,8 @@ def round_metrics(
             sent_bytes[device, peer] = int(size)
     round_s = max(row.end_s for row in rows)
     resting = plan.resting_in(round)
-    measured.add(round, MeasuredRound(round_s, rows, sent_bytes), whole=not resting)
+    as_forecast = not resting and not plan.refreshes_gates_in(round)
+    measured.add(round, MeasuredRound(round_s, rows, sent_bytes), whole=as_forecast)
     stepped = [norm for lane, norm in norms.items() if lane not in overflowed]
     clipped = task.training.clip_norm is not None and bool(stepped)
     norm = torch.stack(stepped).max() if clipped else torch.tensor(0.0)

@@ -11,15 +11,18 @@ belongs to the same transaction. With a collector, a worker's parameters are cop
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
 
 from fleetune.codecs import ErrorFeedback
+from fleetune.contracts.head_scores import HeadScores
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, Action, Plan, parse_action
 from fleetune.launching.process_limits import CpuThrottle
+from fleetune.models.attention_heads import AttentionHead
 from fleetune.models.loss import loss_sum
 from fleetune.models.randomness import RandomContext
 from fleetune.program import DeviceProgram, Step, steps
@@ -29,12 +32,14 @@ from fleetune.training.batches import lane_seed
 from fleetune.training.collector import Collector, pull_state, push_state
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
+from fleetune.training.head_scorer import SeatScorer
 from fleetune.training.link_coding import LinkCoder, lane_of_residual
 from fleetune.training.loss_scale import UNSCALED
 from fleetune.training.seat import MicroBatchState, TrainingSeat
 
-VALUES, RING, TIED = "values", "ring", "tied"
-"""Kinds of messages: values or gradients across a cut, a step of a ring, gradients of shared weights."""
+VALUES, RING, TIED, SCORED = "values", "ring", "tied", "scored"
+"""Kinds of messages: values or gradients across a cut, a step of a ring, gradients of shared weights, a step of a ring
+that sums a micro-batch's gradients for scores."""
 
 
 @dataclass(slots=True)
@@ -44,6 +49,8 @@ class RoundResult:
     losses: dict[str, float] = field(default_factory=dict)
     """Lane -> this device's share of the mean loss over the targets of the lane's batch."""
     rows: list[TimelineRow] = field(default_factory=list)
+    scores: list[HeadScores] = field(default_factory=list)
+    """Of the heads, or parts of heads, whose gradients this device has; empty but in a round that scores them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,8 @@ class RoundContext:
     averager: Averager | None = None
     dealt: Plan | None = None
     """The plan that dealt the lanes their samples and seeds, which they keep; None: `plan`."""
+    heads: tuple[AttentionHead, ...] = ()
+    """Of the whole model; empty unless the plan scores them."""
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     """What messages of links with error feedback have lost, which belongs to the device's state."""
 
@@ -74,6 +83,7 @@ class RoundRunner:
         self._result = RoundResult()
         self._loss_scale = UNSCALED
         self._frees = _last_uses(program)
+        self._scorers: dict[tuple[str, int], SeatScorer] = {}
         self._coder = LinkCoder(context.plan, program.device, context.feedback)
 
     def run(
@@ -87,8 +97,12 @@ class RoundRunner:
         self._context.exchange.start_round(round)
         self._coder.start_round(loss_scale)
         resting = self._context.plan.resting_in(round)
+        refreshes = self._context.plan.refreshes_gates_in(round)
         for seat in self._context.seats.values():
             seat.start_round(round - rested.get(seat.seat.lane.name, 0))
+            seat.runner.runs_all_heads = refreshes
+        with self._context.throttle.throttled():
+            self._scorers = {at: self._scorer(seat) for at, seat in self._context.seats.items()} if refreshes else {}
         if self._context.collector is not None:
             self._context.collector.start_round()
         for number, step in enumerate(self._program.round):
@@ -103,6 +117,8 @@ class RoundRunner:
             lane = seat.seat.lane.name
             if seat.seat.is_last and lane not in resting:
                 self._result.losses[lane] = self._result.losses.get(lane, 0.0) + seat.loss
+        self._result.scores = [scores for scorer in self._scorers.values() for scores in scorer.scores()]
+        self._scorers = {}
         return self._result
 
     def abandon(self) -> None:
@@ -195,8 +211,9 @@ class RoundRunner:
     def _backward(self, seat: TrainingSeat, action: Action) -> None:
         held = seat.held[action.micro_batch]
         gradients = {} if seat.seat.is_last else seat.take_output_gradients()
+        scorer = self._scorers.get((action.lane, action.segment))
         start_s = self._context.exchange.now_s()
-        with self._context.throttle.throttled():
+        with self._context.throttle.throttled(), scorer.scoring(action.micro_batch) if scorer else nullcontext():
             if held.loss is not None:
                 if held.loss.requires_grad:
                     held.loss.backward()
@@ -206,6 +223,17 @@ class RoundRunner:
                     torch.autograd.backward([held.outputs[n] for n in reached], [gradients[n] for n in reached])
         held.loss, held.outputs = None, {}  # frees the graph before anything is sent
         self._record_action(action, start_s, self._synchronized_now_s(seat))
+
+    def _scorer(self, seat: TrainingSeat) -> SeatScorer:
+        """Return what scores a seat's heads in this round; in a group, micro-batch by micro-batch in a ring."""
+        exchange, device, placed = self._context.exchange, self._program.device, seat.seat
+
+        def sum_over_group(micro_batch: int, flat: torch.Tensor) -> None:
+            kind = f"{SCORED}-{micro_batch}"
+            key = TransferKey(kind, exchange.round, placed.lane.name, placed.index, 0, device)
+            ring_all_reduce(exchange, placed.segment.devices, key, flat)
+
+        return SeatScorer(seat, self._context.heads, self._loss_scale, sum_over_group)
 
     def _send(self, step: Step) -> None:
         seat, action = self._context.seats[step.action.lane, step.action.segment], step.action

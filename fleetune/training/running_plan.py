@@ -12,6 +12,7 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.mixed_precision import FP16
 from fleetune.contracts.plan import Plan
 from fleetune.launching.process_limits import CpuThrottle
+from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
 from fleetune.program import DeviceProgram
 from fleetune.recovery.holdings import SentBackup, Version, backups_of
 from fleetune.recovery.transfers import Item
@@ -21,7 +22,7 @@ from fleetune.training.exchange import Exchange, attempt_of
 from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
 from fleetune.training.optimizer import NamedOptimizer
-from fleetune.training.roles import averages_after, keeps_residuals, moved
+from fleetune.training.roles import averages_after, keeps_residuals, moved, regated
 from fleetune.training.rounds import RoundContext, RoundRunner
 from fleetune.training.task import WorkerTask
 from fleetune.training.worker_state import CommittedState, ModelDescription, WorkerState, load_state
@@ -83,6 +84,8 @@ class RunningPlan:
             rows = self.rounds.average() if self.is_averaged else []
             if moves := commit.get("moves"):
                 self._deal({lane: tuple(units) for lane, units in moves.items()})
+            if gates := commit.get("gates"):
+                self._regate(gates)
         return rows
 
     def norms(self, round: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -123,6 +126,16 @@ class RunningPlan:
         """Let lanes train other units from the next round on."""
         plan = moved(self.context.plan, moves)
         self.held.deal(plan, self.task, self.described)
+        self._follow(plan)
+
+    def _regate(self, operations: Mapping[str, str]) -> None:
+        """Let heads run as they were chosen anew from the next round on."""
+        plan = regated(self.context.plan, operations)
+        for each in self.held.seats.values():
+            each.regate({gate.subnet: gate.operations for gate in plan.gates})
+        self._follow(plan)
+
+    def _follow(self, plan: Plan) -> None:
         self.context = replace(self.context, plan=plan)
         self.__dict__.pop("backups", None)
         self.program = self.described.program(plan, self.task.device)
@@ -140,6 +153,11 @@ class PlanLoader:
     def described(self) -> ModelDescription:
         """The prepared model."""
         return described(Path(self.task.model_folder), self.task.model)
+
+    @cached_property
+    def heads(self) -> tuple[AttentionHead, ...]:
+        """All attention heads of the model."""
+        return attention_heads(find_blocks(self.described.graph, self.described.whole, self.described.config))
 
     @cached_property
     def throttle(self) -> CpuThrottle:
@@ -192,6 +210,7 @@ class PlanLoader:
             collector=held.collector,
             averages=held.averages,
             averager=held.averager,
+            heads=self.heads if order.plan.refresh_gates_every_rounds else (),
         )
         fed = {task.device: context.feedback} if keeps_residuals(order.plan, task.device) else {}
         if fed and folder is not None:

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
+from transformers import PretrainedConfig
 
+from fleetune.contracts.plan import Plan
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.models.gates import Regate, gate_segment
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.program import Seat
 from fleetune.training.batches import Batches
@@ -42,6 +46,8 @@ class TrainingSeat:
     tied: Mapping[str, tuple[int, ...]]
     gradient_values: tuple[int, ...]
     """Values that are sent on and get a gradient back."""
+    regate: Regate = lambda gates: None
+    """Lets its heads run as other gates say."""
     held: dict[int, MicroBatchState] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
     """Transfers for the next forward or backward, in the order of samples."""
@@ -135,3 +141,11 @@ def new_seat(
         tied=tied,
         gradient_values=() if seat.is_last else tuple(carry),
     )
+
+
+def gate_heads(runner: SegmentRunner, plan: Plan, whole: nn.Module, config: PretrainedConfig) -> Regate:
+    """Let a segment's heads run as the plan's gates say, and return what changes them. whole: on the meta device."""
+    changing, gates = bool(plan.refresh_gates_every_rounds), {gate.subnet: gate.operations for gate in plan.gates}
+    if all(gate.is_neutral for gate in plan.gates) and not changing:
+        return lambda others: None
+    return gate_segment(runner, gates, whole, config, changing=changing)

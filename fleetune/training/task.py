@@ -1,7 +1,7 @@
 """Inputs of a training: the coordinator's, from the stage, and each worker's, from the coordinator."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fleetune.contracts.fleet import Fleet
+from fleetune.contracts.head_scores import HeadScores
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
@@ -74,6 +75,8 @@ class TrainingTask:
     revise: Callable[[Plan, Collection[str]], PlanResult] | None = None
     """(Plan, devices that are lost) -> a plan for the others; Infeasible or Refused if there is none. None: a training
     that loses a device ends, and goes on from its newest checkpoint when it is run again."""
+    choose_gates: Callable[[Plan, Iterable[HeadScores]], Mapping[str, str]] | None = None
+    """(Plan, scores of all heads) -> subnet -> operations, for plans that refresh their gates."""
     load_planners: Callable[[], None] = lambda: None
     """Imports what `revise` calls, in a thread beside the first rounds: at a loss all devices would wait for it."""
     around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult] | None = None

@@ -22,16 +22,16 @@ from fleetune.recovery.holdings import INITIAL, History, Restoration
 from fleetune.training.checkpoint_saver import CheckpointSaver
 from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint, checkpoint_folder
 from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
+from fleetune.training.decisions import Decisions
 from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, MessageLost, NotBack, Said
 from fleetune.training.end_error import end_error
 from fleetune.training.exchange import attempt_of
 from fleetune.training.loss_scale import next_scale, step_scales
-from fleetune.training.measurements import RoundMeasurements, busy_s, upload_s
+from fleetune.training.measurements import RoundMeasurements
 from fleetune.training.migration import Migration, describe_version, parse_holdings, parse_version
 from fleetune.training.pace import PaceWatch
 from fleetune.training.parcels import FETCH, StoredParcels
 from fleetune.training.patience import Patience
-from fleetune.training.replanning import Replanner
 from fleetune.training.returns import Returns
 from fleetune.training.revisions import Revisions
 from fleetune.training.roles import after_rounds
@@ -56,11 +56,11 @@ class TrainingLoop:
     ) -> None:
         """found: the checkpoint to resume from. rounds: those in it. measured: receives what devices report."""
         self._events, self._measured = events, measured
-        logged = {metrics.round: metrics.moves for metrics in logged_beyond(task.work, rounds)}
-        self._first_round = read_plan_start(task.work).from_round
-        plan = after_rounds(task.plan.plan, rounds[self._first_round :])
+        again = logged_beyond(task.work, rounds)
+        self._start = read_plan_start(task.work)
+        plan = after_rounds(task.plan.plan, rounds, self._start.from_round, self._start.plan_from_round)
         self._task = task = replace(task, plan=replace(task.plan, plan=plan))
-        self._replanner = Replanner(plan, task.fleet, task.profile, logged)
+        self._decisions = Decisions(task, plan, again)
         self._saver = CheckpointSaver(task.training, task.work, found, task.clock)
         self._validation = validation
         self._saver.also_kept = lambda: validation.kept
@@ -271,8 +271,9 @@ class TrainingLoop:
     def _move(self, command: p.Move) -> Iterable[p.Event]:
         found, plan = command.restoration, self._revisions.result(command.layout.revision).plan
         folder = self._folder(found) if found.from_disk else None
-        plan = after_rounds(plan, self._log.rounds[self._first_round : found.version.rounds])
-        self._replanner.follow(plan)
+        done = self._log.rounds[: found.version.rounds]
+        plan = after_rounds(plan, done, self._start.from_round, self._start.plan_from_round)
+        self._decisions.follow(plan)
         orders = {
             device: Migration.of(device, plan, found, folder, self._revisions.rates(plan, device), self._commit)
             for device in command.devices
@@ -329,20 +330,19 @@ class TrainingLoop:
         if plan.revision != task.plan.plan.revision:
             self._measured.revised(round, plan)
         metrics, norms = round_metrics(task, plan, round, self._ready, self._measured)
-        if self._replanner.plan.replan_every_rounds:
-            rows = self._measured.newest
-            self._replanner.observe(task.measured_busy(round, busy_s(rows)), upload_s(rows, plan.collector))
-            metrics = replace(metrics, moves=dict(self._replanner.after(round)))
+        ran = self._decisions.plan
+        metrics = self._decisions.added_to(metrics, self._ready, self._measured.newest)
         self._log.commit(metrics)
         task.logged(round)
         self._metrics = metrics
         scale = next_scale(task.model, self._log.rounds)
-        following = {"moves": metrics.moves, "loss_scale": scale, "rested": dict(self._log.rested)}
+        decided = {"moves": metrics.moves, "gates": metrics.gates}
+        following = {**decided, "loss_scale": scale, "rested": dict(self._log.rested)}
         scales = step_scales(task.training, metrics, norms)
         self._commit = {"round": round, "attempt": command.attempt, "scales": scales, **following}
         self._ready = {}
         due = self._saver.due(round + 1)
-        slow = self._pace.observe(plan, round, self._measured.newest)
+        slow = self._pace.observe(ran, round, self._measured.newest)
         return (*slow, p.CommitLogged(attempt=command.attempt, round=round, checkpoint=due))
 
     def _send_commit(self, command: p.SendCommit) -> Iterable[p.Event]:

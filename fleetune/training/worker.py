@@ -34,6 +34,7 @@ import torch
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
+from fleetune.contracts.head_scores import ReportedScores
 from fleetune.contracts.mixed_precision import FP16
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
@@ -211,7 +212,8 @@ class _Worker:
             "sent_bytes": self._links.round_bytes(),
             "energy_j": self._energy.take(),
         }
-        self._exchange.send_control("ready", header, encode_rows(work.rows))
+        scores = [json_io.text(ReportedScores(heads=tuple(work.scores))).encode()] if work.scores else []
+        self._exchange.send_control("ready", header, encode_rows(work.rows), *scores)
 
     def _save_beside(self, state: CommittedState) -> None:
         """Write this device's shards of the checkpoint of its state, beside the next round, and report their digests.

@@ -286,7 +286,8 @@ class WorkerGroup:
             if kind == "hello":
                 self._connect(device, header)
             if kind == "ready":
-                header = {**header, "rows": decode_rows(device, received.message.parts)}
+                rows, scores = received.message.parts[:1], received.message.parts[1:]
+                header = {**header, "rows": decode_rows(device, rows), "scores": scores}
             if kind == "aborted":
                 self._liveness.forgive(device, header.get("lost", {}))
             if not self._is_old(header):

@@ -19,7 +19,6 @@ from fleetune.codecs import ErrorFeedback
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import TryAgain
-from fleetune.models.gates import gate_segment
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.segment import SegmentRunner
@@ -48,7 +47,7 @@ from fleetune.training.checkpoints import (
 from fleetune.training.collector import Collector
 from fleetune.training.gradients import tied_holders
 from fleetune.training.optimizer import NamedOptimizer, moment_decays
-from fleetune.training.seat import TrainingSeat, new_seat
+from fleetune.training.seat import TrainingSeat, gate_heads, new_seat
 from fleetune.training.task import WorkerTask
 
 COMMIT_S = 10.0
@@ -325,16 +324,14 @@ def load_state(
     for seat in seats_of(plan, task.device):
         module = skeleton(described.config, task.model)
         runner = SegmentRunner(described.graph, seat.segment.units, module, device)
-        if not all(gate.is_neutral for gate in plan.gates):
-            operations = {gate.subnet: gate.operations for gate in plan.gates}
-            gate_segment(runner, operations, described.whole, described.config)
+        regate = gate_heads(runner, plan, described.whole, described.config)
         if seat.segment.trained != seat.segment.units:
             runner.train_only(seat.segment.trained, described.trainable_of(seat.segment.trained))
         if seat.segment.recompute:
             runner.recompute()
         runner.load(weights, frozen)
         runner.train()
-        seats[seat.lane.name, seat.index] = new_seat(
+        made = new_seat(
             seat,
             runner,
             _batches(task, seat, dealt),
@@ -342,6 +339,7 @@ def load_state(
             tied=tied_holders(described.tied, seat.lane),
             collected=bool(plan.collector),
         )
+        made.regate, seats[seat.lane.name, seat.index] = regate, made
     state = WorkerState(
         seats,
         _collector(task, described, weights, dealt),

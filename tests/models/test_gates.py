@@ -14,12 +14,12 @@ from fleetune.contracts.run_config import Lora
 from fleetune.errors import Refused
 from fleetune.models.attention_heads import attention_heads, find_blocks
 from fleetune.models.gates import gate_segment
+from fleetune.models.head_scores import ScoreAccumulator
 from fleetune.models.nf4 import PACKED, unpack
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from fleetune.profiling.head_scores import ScoreAccumulator
 from tests.models.instances import Recorded, batch, recorded
 from tests.models.plain_nf4 import nearest
 from tests.models.test_attention_heads import FAMILIES, FOUR, HEADS, LORA
@@ -220,7 +220,7 @@ def test_heads_are_cut_out_of_weights_in_four_bits(
     heads = attention_heads(find_blocks(packed.graph, skeleton(config, packed.request), config))
     scored = [ScoreAccumulator(heads, each.parameters).scores() for each in (ours, same)]
     assert mixed is not None or scored[0] == scored[1], "scores are of float32, plain weights here of bfloat16"
-    pairs = zip(scored[0].heads, scored[1].heads, strict=True)
+    pairs = zip(scored[0], scored[1], strict=True)
     assert all(one.weight_magnitude == pytest.approx(other.weight_magnitude, rel=1e-3) for one, other in pairs)
 
 

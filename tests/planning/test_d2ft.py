@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import Clock
+from fleetune.contracts.head_scores import HeadScores
 from fleetune.contracts.plan import PlanResult
-from fleetune.errors import Refused
+from fleetune.contracts.profile import Subnet
+from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
+from fleetune.planning.strategies.d2ft import choose_gates
 from tests.planning.instances import scored, small
 
 
@@ -102,3 +105,72 @@ def test_scores_must_be_there_and_of_a_round() -> None:
         solved(small())
     with pytest.raises(Refused, match="scores are of 5 micro-batches, and a round has 3"):
         solved(replace(asked(), micro_batches=3))
+
+
+def test_scores_of_a_training_choose_by_the_same_rules() -> None:
+    """The profile's own scores choose the plan's gates again; other ones others, within the same budgets."""
+    problem = asked(method="bilevel-disjoint", refresh_every_rounds=10)
+    plan = solved(problem).plan
+    assert plan.refresh_gates_every_rounds == 10
+    before = {gate.subnet: gate.operations for gate in plan.gates}
+    own = [scores_of(subnet) for subnet in problem.profile.subnets]
+    assert choose_gates(problem, plan, own) == before
+    turned = [replace(each, weight_magnitude=1.0 + k, fisher=each.fisher[::-1]) for k, each in enumerate(own)]
+    others = choose_gates(problem, plan, turned)
+    assert others != before and others.keys() == before.keys()
+    assert {tuple(each.count(digit) for digit in "123") for each in others.values()} == {(3, 1, 1)}
+
+
+def test_scores_of_other_heads_or_micro_batches_choose_nothing() -> None:
+    """A head without scores, one that the profile does not have, and scores of another round are refused."""
+    problem = asked()
+    plan = solved(problem).plan
+    own = [scores_of(subnet) for subnet in problem.profile.subnets]
+    with pytest.raises(Refused, match=f"devices told those of {len(own) - 1} heads, and the profile has {len(own)}"):
+        choose_gates(problem, plan, own[1:])
+    with pytest.raises(Refused, match="scores: devices told"):
+        choose_gates(problem, plan, [*own[1:], replace(own[0], name="other#0")])
+    with pytest.raises(Refused, match="they are not of the 5 micro-batches of a round"):
+        choose_gates(problem, plan, [*own[1:], replace(own[0], fisher=(1.0,))])
+
+
+def test_a_refresh_needs_memory_for_one_more_gradient() -> None:
+    """What other micro-batches have left is set aside while one is scored: a copy of what the gated units train."""
+    problem = asked(placement="pp")
+    plan = solved(problem).plan
+    refreshed = replace(plan, refresh_gates_every_rounds=2)
+    clock, gated = Clock(problem.fleet, problem.profile), {gate.subnet.split("#")[0] for gate in plan.gates}
+    for segment in plan.lanes[0].segments:
+        (device,) = segment.devices
+        trained = sum(problem.profile.unit(name).trainable_bytes for name in segment.units if name in gated)
+        assert trained > 0
+        assert clock.memory_bytes(refreshed, device) - clock.memory_bytes(plan, device) == trained
+
+
+def test_segments_are_placed_with_room_for_it() -> None:
+    """Where a device has just the memory of its segment, a plan that refreshes gates gives it fewer units."""
+    problem = asked(placement="search")
+    usual = solved(problem).plan
+    clock = Clock(problem.fleet, problem.profile)
+    tight = {name: clock.memory_bytes(usual, name) for name in usual.devices}
+    devices = tuple(replace(d, memory_bytes=tight.get(d.name, d.memory_bytes)) for d in problem.fleet.devices)
+    narrow = replace(problem, fleet=replace(problem.fleet, devices=devices))
+    assert solved(narrow).plan.lanes == usual.lanes
+    refreshing = replace(narrow, options={**narrow.options, "refresh_every_rounds": 5})
+    try:
+        found = solved(refreshing).plan
+    except Infeasible as error:
+        assert "memory" in str(error)
+    else:
+        assert found.lanes != usual.lanes
+        assert all(clock.memory_bytes(found, name) <= tight.get(name, 1 << 62) for name in found.devices)
+
+
+def scores_of(subnet: Subnet) -> HeadScores:
+    """The scores that the profile has."""
+    return HeadScores(
+        name=subnet.name,
+        weight_magnitude=subnet.weight_magnitude,
+        gradient_magnitude=subnet.gradient_magnitude,
+        fisher=subnet.fisher,
+    )

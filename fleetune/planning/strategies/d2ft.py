@@ -7,14 +7,18 @@ After Ding et al., You Don't Need All Attentions: Distributed Dynamic Fine-Tunin
 paper's Table III. The pruning methods respect only the total of all budgets, as in the paper.
 
 Deviations: subnets are not devices of their own; segments are placed as in strategy asteroid, and the subnets of a
-device get its budget. Costs are measured, not assumed to be 40 %. Scores are those of the first round's micro-batches.
+device get its budget. Costs are measured, not assumed to be 40 %. Scores are those of the first round's micro-batches;
+with `refresh_every_rounds` training takes them anew, from a round in which every head runs in full.
 """
 
+from collections.abc import Iterable
 from dataclasses import field, replace
 from typing import ClassVar
 
 from fleetune.clock import Clock
+from fleetune.clock.costs import MOST_GRADIENTS_ASIDE
 from fleetune.contracts import json_io
+from fleetune.contracts.head_scores import HeadScores
 from fleetune.contracts.plan import Gate, Plan, PlanResult
 from fleetune.contracts.profile import Subnet
 from fleetune.contracts.record import not_negative, one_of, record
@@ -53,9 +57,13 @@ class Options:
     """Names of the devices that may be used; empty: the whole fleet."""
     layers: str | int = "units"
     warmup: str | tuple[int, ...] = "2(P-p)-1"
+    refresh_every_rounds: int = 0
+    """Every so many rounds, one runs every head in full, scores all heads on its samples, and chooses the operations of
+    the rounds that follow; 0: never, those of the first scores stay."""
 
     def __post_init__(self) -> None:
         not_negative("d2ft", full=self.full, forward_only=self.forward_only)
+        not_negative("d2ft", refresh_every_rounds=self.refresh_every_rounds)
         for device, (full, forward) in self.budgets.items():
             not_negative(f"d2ft: budgets of {device}", full=full, forward_only=forward)
         one_of("d2ft", "backward_score", self.backward_score, SCORES)
@@ -96,18 +104,57 @@ class D2FT:
         names = participants(problem, options.devices)
         clock = Clock(problem.fleet, problem.profile)
         plan = _place_segments(problem, options, names)
-        selection = _selection_problem(problem, plan, clock, options)
-        chosen = choose(selection, method=options.method, seed=problem.seed)
-        gates = tuple(
-            Gate(subnet=subnet.name, operations="".join(map(str, row)))
-            for subnet, row in zip(problem.profile.subnets, chosen.table, strict=True)
+        plan = replace(plan, gates=_select(problem, plan, clock, options))
+        found = plan_result(
+            replace(plan, refresh_gates_every_rounds=options.refresh_every_rounds), problem, clock, self.citation
         )
-        found = plan_result(replace(plan, gates=gates), problem, clock, self.citation)
         return replace(found, method=options.method, lower_bound=None, status="feasible")
 
 
+def choose_gates(problem: Problem, plan: Plan, scores: Iterable[HeadScores]) -> dict[str, str]:
+    """Return subnet -> operations in a plan that trains, chosen by scores that replace those of the profile.
+
+    problem: the one that the first plan solves. Refused: scores of heads that the profile does not have, a head without
+    scores, or scores of another number of micro-batches.
+    """
+    options = json_io.load(Options, problem.options, "strategy d2ft")
+    found = {each.name: each for each in scores}
+    subnets = problem.profile.subnets
+    if found.keys() != {subnet.name for subnet in subnets}:
+        raise Refused(f"scores: devices told those of {len(found)} heads, and the profile has {len(subnets)}")
+    if odd := [each.name for each in found.values() if len(each.fisher) != problem.micro_batches]:
+        raise Refused(f"scores of {odd[0]}: they are not of the {problem.micro_batches} micro-batches of a round")
+    anew = tuple(
+        replace(
+            subnet,
+            weight_magnitude=found[subnet.name].weight_magnitude,
+            gradient_magnitude=found[subnet.name].gradient_magnitude,
+            fisher=found[subnet.name].fisher,
+        )
+        for subnet in subnets
+    )
+    problem = replace(problem, profile=replace(problem.profile, subnets=anew))
+    clock = Clock(problem.fleet, problem.profile)
+    return {gate.subnet: gate.operations for gate in _select(problem, plan, clock, options)}
+
+
+def _select(problem: Problem, plan: Plan, clock: Clock, options: Options) -> tuple[Gate, ...]:
+    """Select the operations of all subnets, within the budgets of the devices that hold them."""
+    selection = _selection_problem(problem, plan, clock, options)
+    chosen = choose(selection, method=options.method, seed=problem.seed)
+    return tuple(
+        Gate(subnet=subnet.name, operations="".join(map(str, row)))
+        for subnet, row in zip(problem.profile.subnets, chosen.table, strict=True)
+    )
+
+
 def _place_segments(problem: Problem, options: Options, names: tuple[str, ...]) -> Plan:
-    posed = to_hpp_problem(problem, names, layers=options.layers, warmup=options.warmup)
+    posed = to_hpp_problem(
+        with_gradients_aside(problem) if options.refresh_every_rounds else problem,
+        names,
+        layers=options.layers,
+        warmup=options.warmup,
+    )
     try:
         extras = posed.extras._replace(lost_s_per_byte=())
         solution = place(posed.problem, method=options.placement, seed=problem.seed, extras=extras)
@@ -116,6 +163,13 @@ def _place_segments(problem: Problem, options: Options, names: tuple[str, ...]) 
     if not solution.feasible:
         raise Infeasible(f"placement {options.placement}: {solution.reason}; choose search, which respects memory")
     return to_plan(D2FT.name, problem, posed, solution)
+
+
+def with_gradients_aside(problem: Problem) -> Problem:
+    """Return the problem in which devices keep room for what a round that scores heads needs, at most."""
+    profile = problem.profile
+    more = profile.optimizer_bytes_per_param_byte + MOST_GRADIENTS_ASIDE
+    return replace(problem, profile=replace(profile, optimizer_bytes_per_param_byte=more))
 
 
 def _selection_problem(problem: Problem, plan: Plan, clock: Clock, options: Options) -> SelectionProblem:
