@@ -16,7 +16,7 @@ from fleetune.contracts.head_scores import HeadScores
 from fleetune.models.attention_heads import AttentionHead, DenseLayer, TransformerBlock
 from fleetune.models.nf4 import PACKED, unpack
 
-CHUNK_ELEMENTS = 1 << 20
+CHUNK_ELEMENTS = 1 << 16
 """Elements that are held in double precision at once."""
 
 
