@@ -111,7 +111,7 @@ def sum_of_groups(
     return total if bias_was_added else total + outer.base.bias
 
 
-class GatedOperation:
+class GatedByTable:
     """An operation of the recorded graph that runs the heads of its block as a table says."""
 
     def __init__(self, table: GateTable) -> None:
@@ -126,7 +126,7 @@ class GatedOperation:
         return self._table.is_gated(micro_batch)
 
 
-class GatedLayer(GatedOperation):
+class GatedLayer(GatedByTable):
     """A dense layer that is one operation of the recorded graph."""
 
     def __init__(self, layer: NarrowLayer, table: GateTable, node: Node, adds_up: bool) -> None:
@@ -164,7 +164,7 @@ class GatedLayer(GatedOperation):
         return sum_of_groups(self._layer, groups, given, contribution)
 
 
-class GatedBlock(GatedOperation):
+class GatedBlock(GatedByTable):
     """A block that is one operation of the recorded graph."""
 
     def __init__(self, program: BlockProgram, table: GateTable, module: nn.Module) -> None:

@@ -101,8 +101,10 @@ class RoundRunner:
         for seat in self._context.seats.values():
             seat.start_round(round - rested.get(seat.seat.lane.name, 0))
             seat.runner.runs_all_heads = refreshes
-        with self._context.throttle.throttled():
-            self._scorers = {at: self._scorer(seat) for at, seat in self._context.seats.items()} if refreshes else {}
+        self._scorers = {}
+        if refreshes:
+            with self._context.throttle.throttled():
+                self._scorers = {at: self._scorer(seat) for at, seat in self._context.seats.items()}
         if self._context.collector is not None:
             self._context.collector.start_round()
         for number, step in enumerate(self._program.round):
