@@ -82,8 +82,8 @@ def _interruptible(work: Callable[[], T]) -> T:
         except BaseException as error:
             done.set_exception(error)
 
-    threading.Thread(target=perform, daemon=True).start()
     try:
+        threading.Thread(target=perform, daemon=True).start()  # a signal may come while this waits for the thread
         return done.result()
     except KeyboardInterrupt:
         if done.done():

@@ -155,7 +155,7 @@ def test_try_again_is_retried_with_a_bound(service: ServiceClient, tmp_path: Pat
     pauses_s = [
         (after[1] - before[1]).total_seconds()
         for before, after in itertools.pairwise(times)
-        if after[0] == "AwaitingRetry"
+        if (before[0], after[0]) == ("TryAgain", "AwaitingRetry")  # on a busy machine Prefect may tell it twice at once
     ]
     assert len(pauses_s) == RETRIES and min(pauses_s) >= 10, "a device needs some time to come back"
 
