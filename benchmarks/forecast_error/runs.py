@@ -23,6 +23,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, Interval, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
 from flows import configs
@@ -265,7 +266,7 @@ def run_all(
     The fleet is profiled before each training, as a user's first run does it, and once after the last; without
     `profiles_each` one profile serves all, and nobody knows how far the machine has drifted.
     """
-    runner = _CaseRunner(case, image, folder)
+    runner = CaseRunner(case, image, folder)
     results: list[CompletedRun | FailedRun] = []
     listed = [strategy for _ in range(repeats) for strategy in case.strategies]
     for place, strategy in enumerate(listed):
@@ -285,12 +286,12 @@ def run_all(
     return results
 
 
-class _CaseRunner:
+class CaseRunner:
     """Runs the plans of one case in a store of its own."""
 
     def __init__(self, case: FleetCase, image: str, folder: Path) -> None:
         self._case, self._image, self._folder = case, image, folder
-        self._store = Store(folder / "store")
+        self.store = Store(folder / "store")
         self._profiled: RunRecord | None = None
         self._trained: RunRecord | None = None
         (folder / "runs").mkdir(parents=True)
@@ -302,15 +303,19 @@ class _CaseRunner:
         again = "profile" if self._profiled is not None else None
         self._profiled = self._run(strategy, StageSelection(from_stage=again, until="profile"))
 
-    def completed(self, strategy: str) -> CompletedRun:
-        """Plan by the newest profile and train."""
+    def planned(self, strategy: str) -> RunRecord:
+        """Plan by the newest profile."""
         if self._profiled is None:
             self.profile(strategy)
+        return self._run(strategy, StageSelection(from_stage="plan", until="plan"))
+
+    def completed(self, strategy: str) -> CompletedRun:
+        """Plan by the newest profile and train."""
         loads: list[float] = []
-        foreseen = self._forecast(self._run(strategy, StageSelection(from_stage="plan", until="plan")))
+        foreseen = self._forecast(self.planned(strategy))
         case = self._case.lasting(foreseen.round_s)
         self._trained = self._run(strategy, StageSelection(from_stage="train", until="train"), loads, case)
-        return _read(self._store, self._trained, (self._case.name, strategy), foreseen, loads[0])
+        return _read(self.store, self._trained, (self._case.name, strategy), foreseen, loads[0])
 
     def forecast_again_s(self) -> float:
         """Return the round of the plan that was trained last, by the newest profile."""
@@ -321,9 +326,9 @@ class _CaseRunner:
         """Return the forecast of a run's plan by the newest profile; a plan that is stored keeps its first one."""
         assert self._profiled is not None, "a fleet is profiled before a plan is made"
         outputs = self._profiled.outputs
-        fleet = json_io.read(Fleet, self._store.folder("fleet", outputs["fleet"]) / "fleet.json")
-        profile = json_io.read(Profile, self._store.folder("profile", outputs["profile"]) / "profile.json")
-        plan = json_io.read(PlanResult, self._store.folder("plan", planned.outputs["plan"]) / "plan.json").plan
+        fleet = json_io.read(Fleet, self.store.folder("fleet", outputs["fleet"]) / "fleet.json")
+        profile = json_io.read(Profile, self.store.folder("profile", outputs["profile"]) / "profile.json")
+        plan = json_io.read(PlanResult, self.store.folder("plan", planned.outputs["plan"]) / "plan.json").plan
         return forecast(plan, fleet, profile)
 
     def _run(
@@ -339,9 +344,14 @@ class _CaseRunner:
             if loads is not None and event.stage == "train" and event.kind == "started":
                 loads.append(os.getloadavg()[0])
 
-        path = self._folder / "runs" / f"{self._case.name}-{strategy}.yaml"
-        path.write_text(yaml.safe_dump((case or self._case).config(strategy, self._image)), encoding="utf-8")
-        return run_without_prefect(Runner(RunContext(store=self._store, listen=listen), configs.load(path), selection))
+        config = self.config(strategy, case or self._case)
+        return run_without_prefect(Runner(RunContext(store=self.store, listen=listen), config, selection))
+
+    def config(self, strategy: str, case: FleetCase) -> RunConfig:
+        """Write the run file of a strategy, and read it as a user's."""
+        path = self._folder / "runs" / f"{case.name}-{strategy}.yaml"
+        path.write_text(yaml.safe_dump(case.config(strategy, self._image)), encoding="utf-8")
+        return configs.load(path)
 
 
 def _read(store: Store, record: RunRecord, names: tuple[str, str], foreseen: Forecast, load: float) -> CompletedRun:

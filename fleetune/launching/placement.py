@@ -3,7 +3,7 @@
 `fleetune.launching.factory` opens the sites of a placement.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Protocol, Self
@@ -164,3 +164,26 @@ class LocalSites:
 
     def __exit__(self, *_: object) -> None:
         return
+
+
+class ChangedSites:
+    """Sites of a fleet whose launchers are changed, such as to let faults happen."""
+
+    def __init__(self, sites: Sites, change: Callable[[Launcher], Launcher]) -> None:
+        self._sites, self._change = sites, change
+        self.listen = sites.listen
+
+    def launcher(self, device: str) -> Launcher:
+        """The changed launcher of a device."""
+        return self._change(self._sites.launcher(device))
+
+    def listen_settings(self, device: str) -> ListenSettings:
+        """Settings of the links of a process at a device."""
+        return self._sites.listen_settings(device)
+
+    def __enter__(self) -> Self:
+        self._sites.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._sites.__exit__(*error)

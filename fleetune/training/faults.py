@@ -13,12 +13,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import not_negative, one_of, record
-from fleetune.launching import Command, Job, Launcher, Sites
-from fleetune.launching.placement import ListenSettings
+from fleetune.launching import Command, Job, Launcher
 from fleetune.training.worker_command import WORKER
 
 FORWARD, BACKWARD, ALL_REDUCE = "forward", "backward", "all-reduce"
@@ -176,26 +174,3 @@ class FaultyLauncher:
                 time.sleep(frozen.pop(number))
                 with suppress(ProcessLookupError):
                     os.kill(mark.pid, signal.SIGCONT)
-
-
-class FaultySites:
-    """Sites of a fleet whose workers meet faults."""
-
-    def __init__(self, sites: Sites, faults: Sequence[Fault], marks: Path, relayed: bool = False) -> None:
-        self._sites, self._faults, self._marks, self._relayed = sites, faults, marks, relayed
-        self.listen = sites.listen
-
-    def launcher(self, device: str) -> Launcher:
-        """The launcher that starts commands at a device."""
-        return FaultyLauncher(self._sites.launcher(device), self._faults, self._marks, self._relayed)
-
-    def listen_settings(self, device: str) -> ListenSettings:
-        """Settings of the links of a process at a device."""
-        return self._sites.listen_settings(device)
-
-    def __enter__(self) -> Self:
-        self._sites.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._sites.__exit__(*error)

@@ -8,7 +8,9 @@ import signal
 from dataclasses import replace
 
 from fleetune.contracts import json_io
-from fleetune.training.faults import FaultySites, leave_mark
+from fleetune.launching import Launcher
+from fleetune.launching.placement import ChangedSites
+from fleetune.training.faults import FaultyLauncher, leave_mark
 from fleetune.training.task import TrainingTask
 from flows.chaos.schedule import Schedule
 from stages.entry_point import StageContext, main
@@ -33,9 +35,11 @@ def train_with_faults(context: StageContext) -> None:
             if round >= end.round and leave_mark(marks, end.number, LOGGED, round):
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    def faulty(launcher: Launcher) -> Launcher:
+        return FaultyLauncher(launcher, schedule.devices, marks, relayed=True)
+
     def with_faults(task: TrainingTask) -> TrainingTask:
-        sites = FaultySites(task.sites, schedule.devices, marks, relayed=True)
-        return replace(task, sites=sites, logged=logged)
+        return replace(task, sites=ChangedSites(task.sites, faulty), logged=logged)
 
     train(context, with_faults)
 
