@@ -37,6 +37,7 @@ def profile(context: StageContext) -> None:
                 note=context.channel.note,
                 scores=asked.scores,
                 codecs=asked.codecs,
+                partial=asked.partial,
                 cache=MeasurementCache(Path(task.cache), task.run, anew=task.anew) if task.cache else None,
             )
         )

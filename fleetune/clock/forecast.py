@@ -6,7 +6,7 @@ Chains of segments, which planners simulate by the million, run compiled (`pipel
 lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from fleetune.clock.gradient_sums import GradientSums
 from fleetune.clock.limits import check_countable, countable
 from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
+from fleetune.clock.partial_backward import backward_shares
 from fleetune.clock.partial_rounds import partial_rounds
 from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
@@ -94,6 +95,19 @@ class Clock:
             forward, backward = self._table(device, np.array([samples]))
             self._times[key] = (forward[:, 0].tolist(), backward[:, 0].tolist())
         return self._times[key]
+
+    def backward_s(self, device: str, samples: int, places: Sequence[int], trained: Collection[int]) -> list[float]:
+        """Return the seconds of the backwards of a segment's units, of what is computed of each, in whole quanta.
+
+        places: positions of the units in the profile, in order. trained: those of the units that the segment trains;
+        none for all of them.
+        """
+        whole_s = self.unit_times(device, samples)[1]
+        left = backward_shares(places, trained, self.profile.times_of(device).partial)
+        return [
+            whole_s[place] if share == 1 else round(whole_s[place] * share / TIME_QUANTUM_S) * TIME_QUANTUM_S
+            for place, share in zip(places, left, strict=True)
+        ]
 
     def table_s(self, device: str, most: int) -> Floats:
         """Return forward plus backward seconds, [samples - 1, unit], of 1 .. `most` samples; not to be changed.
@@ -279,18 +293,21 @@ class Clock:
         for at, lane in enumerate(plan.lanes):
             for index, segment in enumerate(lane.segments):
                 first = min((segment.units.index(name) for name in segment.trains), default=0)
+                trained, places = set(map(self._position, segment.trains)), list(map(self._position, segment.units))
                 for share in segment.shares:
                     forward, backward = self.unit_times(share.device, share.samples)
-                    gated = left[share.device]
+                    gated, own_s = left[share.device], self.backward_s(share.device, share.samples, places, trained)
                     for m in range(plan.micro_batches_of(lane)):
                         parts = [gated[name][m] if name in gated else (1.0, 1.0) for name in segment.units]
-                        at_work = [(self._position(n), *part) for n, part in zip(segment.units, parts, strict=True)]
+                        at_work = [(k, *part) for k, part in zip(places, parts, strict=True)]
                         again = self.runs_again(segment, backward)
                         costs[PassKey(at, index, share.device, m)] = PassTimes(
                             sum(forward[k] * there for k, there, _ in at_work),
                             sum(
-                                backward[k] * back + forward[k] * there * runs
-                                for (k, there, back), runs in list(zip(at_work, again, strict=True))[first:]
+                                unit_s * back + forward[k] * there * runs
+                                for (k, there, back), unit_s, runs in list(zip(at_work, own_s, again, strict=True))[
+                                    first:
+                                ]
                             ),
                         )
         return costs

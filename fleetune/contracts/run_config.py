@@ -223,6 +223,8 @@ STRATEGIES = ("asteroid", "d2ft", "dp", "fusionllm", "lola-deft", "pp", "single"
 """Names of the strategies of `fleetune.planning`, whose import takes most of a second."""
 LOCAL_STRATEGIES = ("split-learning", "lola-deft")
 """Strategies whose lanes have data of their own."""
+TRAIN_PARTS = ("lola-deft",)
+"""Strategies whose devices train some units of what they run."""
 COMPRESSION_OPTIONS = ("compression", "compression_ratio")
 """Options of any strategy that ask for compressed links; null: none."""
 
@@ -261,6 +263,9 @@ class ProfileRequest:
     """True to score every attention head on the first round's micro-batches, which D2FT needs. Transformers only."""
     codecs: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True to time every link codec on every device. A strategy whose options ask for compression sets it."""
+    partial: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True to time backwards of which only a part is needed: of units that a device runs and does not train, and of the
+    lowest one that it trains. Strategies that train parts of the model set it."""
 
 
 @record
@@ -303,6 +308,8 @@ class RunConfig:
         self._check_local_data()
         if self.strategy.compresses and not self.profile.codecs:
             object.__setattr__(self, "profile", replace(self.profile, codecs=True))
+        if self.strategy.name in TRAIN_PARTS and not self.profile.partial:
+            object.__setattr__(self, "profile", replace(self.profile, partial=True))
         if self.promote is None:
             return
         one_of(f"promote: for {self.model.task}", "score", self.promote.score, SCORES[self.model.task])

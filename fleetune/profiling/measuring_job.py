@@ -139,9 +139,9 @@ def _memory_sentence(task: ProfilingTask, spec: JobSpec, messages: _Messages, us
 
 
 PASSES = 5
-FIELDS_WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes", "codecs", "gates")
+FIELDS_WITHOUT_EFFECT = ("device", "model_folder", "data_folder", "memory_bytes", "codecs", "gates", "partial")
 """Fields of a MeasureTask that do not affect times. A memory limit is part of a device's fingerprint, whereas its share
-of a machine's memory shrinks with every device on that machine. Codecs and gates are timed after all units."""
+of a machine's memory shrinks with every device on that machine. What else is asked for is timed after all units."""
 
 
 def measure_fleet(task: ProfilingTask, sizes: tuple[int, ...]) -> dict[str, DeviceMeasurement]:
@@ -189,6 +189,7 @@ def _device_request(task: ProfilingTask, device: Device, model: ModelRequest, si
         passes=PASSES,
         codecs=task.codecs,
         gates=task.scores,
+        partial=task.partial,
         optimizer=task.training.optimizer,
         momentum=task.training.momentum,
     )
@@ -200,18 +201,25 @@ def _device_request(task: ProfilingTask, device: Device, model: ModelRequest, si
 
 
 def _cached(task: ProfilingTask, request: _DeviceRequest) -> DeviceMeasurement | None:
-    """The cached measurement of an earlier run, if any; one that lacks wanted codecs or gates does not count."""
+    """The cached measurement of an earlier run, if any; one that lacks something wanted does not count."""
     name = request.device.name
     try:
         entry = task.cache.load(request.key) if task.cache else None
     except Refused as error:
         task.note(f"{name}: measured again, because its cached times are damaged ({error})")
         return None
-    wanted = request.task
-    if entry is None or (wanted.codecs and not entry.answer.codecs) or (wanted.gates and entry.answer.gates is None):
+    if entry is None or _lacks(entry.answer, request.task):
         return None
     task.note(f"{name}: times of {entry.run} reused (same device, model, trainable set and batch sizes)")
     return entry.answer
+
+
+def _lacks(answer: DeviceMeasurement, wanted: MeasureTask) -> bool:
+    return (
+        (wanted.codecs and not answer.codecs)
+        or (wanted.gates and answer.gates is None)
+        or (wanted.partial and answer.partial is None)
+    )
 
 
 def _measure_one(

@@ -50,6 +50,7 @@ from fleetune.profiling.messages import (
     UnitMeasurement,
     to_message,
 )
+from fleetune.profiling.partial_backward import partial_backward
 from fleetune.profiling.subnet_parts import SubnetParts
 from fleetune.profiling.task import MeasureTask
 from fleetune.profiling.timing import (
@@ -138,6 +139,7 @@ def _measure(task: MeasureTask) -> None:
     if task.gates:
         block = _first_block(graph, module, config)
         gates = gate_times(block, load, timed.inputs(sizes[-1]), sizes[-1], settings)
+    partial = partial_backward(graph, shares, load, timed, settings) if task.partial else None
     profiling_s = elapsed_s(start, settings)
     dtype = getattr(torch, task.model.precision)
     shapes = _trained_shapes(graph, module)
@@ -156,6 +158,7 @@ def _measure(task: MeasureTask) -> None:
         spread=spread_of(log.relative),
         message_wait_s=wait.mean_s,
         gates=gates,
+        partial=partial,
     )
     _send(to_message(answer))
 

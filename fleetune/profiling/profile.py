@@ -83,7 +83,7 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCos
     """Compute the costs on simulated devices without starting a process."""
     sizes = batch_sizes(task.training.micro_batch_samples)
     model_type = str(saved_configuration(task.model_folder / "model").model_type)
-    of_units = unit_work(graph, module)
+    of_units = unit_work(graph, module, partial=task.partial)
     task.progress("profiling", 100, 100, "%")
     return _FleetCosts(
         sizes=sizes,
@@ -91,7 +91,8 @@ def _simulate(task: ProfilingTask, graph: Graph, module: nn.Module) -> _FleetCos
         workspace_bytes=[],
         flops=[work.forward_flops for work in of_units],
         times=tuple(
-            simulated_times(device, model_type, of_units, sizes, codecs=task.codecs) for device in task.fleet.devices
+            simulated_times(device, model_type, of_units, sizes, codecs=task.codecs, partial=task.partial)
+            for device in task.fleet.devices
         ),
     )
 
@@ -146,6 +147,7 @@ def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask, 
         update_s=tuple(unit.update_s for unit in measurement.units),
         message_wait_s=measurement.message_wait_s,
         gates=measurement.gates if task.scores else None,
+        partial=measurement.partial if task.partial else None,
         activation_share=_activation_share(device, measurement.units, profile_bytes),
     )
 

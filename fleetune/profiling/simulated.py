@@ -23,10 +23,10 @@ from fleetune.contracts.link_codecs import (
     INT8_HADAMARD,
     TOP_K,
 )
-from fleetune.contracts.profile import CodecTime, DeviceTimes
+from fleetune.contracts.profile import CodecTime, DeviceTimes, PartialBackward
 from fleetune.models.graph import Graph
 from fleetune.models.meta_run import META, META_SAMPLES, empty_input, without_device
-from fleetune.models.segment import SegmentRunner
+from fleetune.models.segment import SegmentRunner, Values
 from fleetune.profiling.unit_bytes import detached_inputs, run_tracking_saved
 
 MANY = 2 * META_SAMPLES
@@ -58,29 +58,45 @@ class UnitWork:
     """Number of calls of modules without children."""
     backward: bool
     """True if the backward pass reaches the unit."""
+    passed_flops: int = 0
+    """Of a backward that trains nothing of the unit."""
+    lowest_flops: int = 0
+    """Of a backward that nothing below the unit needs."""
 
 
-def unit_work(recorded: Graph, skeleton: nn.Module) -> list[UnitWork]:
-    """Work of one sample in every unit; `skeleton` is the whole model on the meta device."""
+def unit_work(recorded: Graph, skeleton: nn.Module, *, partial: bool = False) -> list[UnitWork]:
+    """Work of one sample in every unit; `skeleton` is the whole model on the meta device. partial: whether backwards
+    that are needed in part are counted, too.
+    """
     graph = without_device(recorded)
     return [
         _difference(*both)
-        for both in zip(*(_count_work(graph, skeleton, n) for n in (META_SAMPLES, MANY)), strict=True)
+        for both in zip(*(_count_work(graph, skeleton, n, partial) for n in (META_SAMPLES, MANY)), strict=True)
     ]
 
 
 def simulated_times(
-    device: Device, model_type: str, of_units: list[UnitWork], batch_sizes: tuple[int, ...], *, codecs: bool = False
+    device: Device,
+    model_type: str,
+    of_units: list[UnitWork],
+    batch_sizes: tuple[int, ...],
+    *,
+    codecs: bool = False,
+    partial: bool = False,
 ) -> DeviceTimes:
     """Times of a simulated device (see contracts.fleet.ModelSpeed). Raises Refused if it has no speed for the model.
 
-    codecs: whether the times of link codecs are stated, too.
+    codecs: whether the times of link codecs are stated, too. partial: the same of backwards that are needed in part.
     """
     assert device.simulated is not None, "only simulated devices have speeds"
     speed = device.simulated.speed(device.name, model_type)
 
     def row(layers: int, flops: int) -> tuple[float, ...]:
         return tuple(layers * speed.layer_s + samples * flops / speed.flops_per_s for samples in batch_sizes)
+
+    def share(work: UnitWork, flops: int) -> float:
+        whole = row(work.layers * work.backward, work.backward_flops)[-1]
+        return min(1.0, row(work.layers * work.backward, flops)[-1] / whole) if whole else 1.0
 
     return DeviceTimes(
         device=device.name,
@@ -98,6 +114,12 @@ def simulated_times(
         )
         if codecs
         else (),
+        partial=PartialBackward(
+            passed=tuple(share(work, work.passed_flops) for work in of_units),
+            lowest=tuple(share(work, work.lowest_flops) for work in of_units),
+        )
+        if partial
+        else None,
     )
 
 
@@ -108,30 +130,55 @@ def _difference(few: UnitWork, many: UnitWork) -> UnitWork:
         backward_flops=(many.backward_flops - few.backward_flops) // (MANY - META_SAMPLES),
         layers=many.layers,
         backward=many.backward,
+        passed_flops=(many.passed_flops - few.passed_flops) // (MANY - META_SAMPLES),
+        lowest_flops=(many.lowest_flops - few.lowest_flops) // (MANY - META_SAMPLES),
     )
 
 
-def _count_work(graph: Graph, skeleton: nn.Module, samples: int) -> Iterator[UnitWork]:
+def _count_work(graph: Graph, skeleton: nn.Module, samples: int, partial: bool) -> Iterator[UnitWork]:
     """Work of every unit for `samples` samples, forward and backward."""
     held = {number: empty_input(graph, number, samples) for number in graph.inputs.values()}
     kept: dict[int, torch.UntypedStorage] = {}  # none is let go, so that none is taken for another
     for unit in graph.units:
         segment = SegmentRunner(graph, (unit.name,), skeleton, META)
+        given = detached_inputs(graph, segment, held)
         with _counter() as forward, _layer_calls() as layers:
-            held, keeps = run_tracking_saved(segment, detached_inputs(graph, segment, held), samples)
+            held, keeps = run_tracking_saved(segment, given, samples)
         new = {storage._cdata: storage for storage in keeps if storage._cdata not in kept}
         kept.update(new)
-        reached = [value for value in held.values() if value.requires_grad]
-        with _counter() as backward:
-            if reached:
-                torch.autograd.backward(reached, [torch.ones_like(value) for value in reached])
+        reached = any(value.requires_grad for value in held.values())
         yield UnitWork(
             activation_bytes=sum(storage.nbytes() for storage in new.values()),
             forward_flops=int(forward.get_total_flops()),
-            backward_flops=int(backward.get_total_flops()),
+            backward_flops=_backward_flops(held),
             layers=len(layers),
-            backward=bool(reached),
+            backward=reached,
+            passed_flops=_backward_flops(_run_frozen(segment, given, samples)) if partial else 0,
+            lowest_flops=_backward_flops(segment.run(_detached(given), samples)) if partial else 0,
         )
+
+
+def _detached(values: Values) -> Values:
+    return {number: value.detach() for number, value in values.items()}
+
+
+def _run_frozen(segment: SegmentRunner, given: Values, samples: int) -> Values:
+    """Run a segment whose parameters get no gradients."""
+    trained = [each for each in segment.parameters.values() if each.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    outputs = segment.run(given, samples)
+    for parameter in trained:
+        parameter.requires_grad_(True)
+    return outputs
+
+
+def _backward_flops(outputs: Values) -> int:
+    reached = [value for value in outputs.values() if value.requires_grad]
+    with _counter() as backward:
+        if reached:
+            torch.autograd.backward(reached, [torch.ones_like(value) for value in reached])
+    return int(backward.get_total_flops())
 
 
 def _counter() -> Any:

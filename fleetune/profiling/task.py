@@ -45,6 +45,8 @@ class ProfilingTask:
     """True: also score attention heads."""
     codecs: bool = False
     """True: also time link codecs on every device."""
+    partial: bool = False
+    """True: also time backwards of which only a part is needed."""
 
     def on_device(self, device: Device, model: ModelRequest, **asked: Any) -> "MeasureTask":
         """Return the task of a measuring process on a device. asked: what it is to measure."""
@@ -93,6 +95,8 @@ class MeasureTask:
     """True: also time link codecs."""
     gates: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: also time a block of which some heads run."""
+    partial: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: also time backwards of which only a part is needed."""
     optimizer: str = "adamw"
     momentum: float = 0.0
     """The training's."""

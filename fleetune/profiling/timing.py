@@ -104,6 +104,8 @@ class Window:
     """The window's part of `TimingSettings.least_s`."""
     micro_batch: int = 0
     """Chooses the gates' operations."""
+    differentiates: bool = True
+    """Whether inputs of units get gradients."""
 
 
 Moment = Any
@@ -257,6 +259,8 @@ def forwards(
         start = pass_clock.now()
         if place == 0 and window.read is not None:
             inputs = detached_inputs(window.graph, segment, window.read(window.size))
+        if not window.differentiates:
+            inputs = {number: value.detach() for number, value in inputs.items()}
         outputs = segment.run(inputs, window.size, settings.draws(window.size, window.micro_batch))
         if place == len(window.segments) - 1 and window.loss is not None:
             loss = window.loss(window.size, outputs[window.graph.output])

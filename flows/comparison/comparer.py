@@ -118,7 +118,8 @@ class Comparer:
         self._context, self._request = context, request
         self._configs = {name: self._config(name) for name in request.strategies}
         first = next(iter(self._configs.values()))
-        self._measuring = next((one for one in self._configs.values() if not one.profile.scores), first)
+        unscored = (one for one in self._configs.values() if not one.profile.scores)
+        self._measuring = max(unscored, key=lambda one: one.profile.codecs + one.profile.partial, default=first)
         if request.train and first.fleet.simulated:
             raise Refused(
                 f"train: device {first.fleet.simulated[0]} is simulated, so nothing can be trained on it; compare "

@@ -9,6 +9,7 @@ import pytest
 from fleetune.checks import findings
 from fleetune.clock import Clock, forecast
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
+from fleetune.contracts.profile import PartialBackward
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from tests.clock import fleets
@@ -86,6 +87,25 @@ def test_no_other_plan_passes_the_bound(trained: int) -> None:
     handed_out_s = sum(unit.trainable_bytes for unit in problem.profile.units) * 2 / 1e4 + 0.002
     assert result.lower_bound is not None and result.lower_bound <= best_s
     assert result.objective <= best_s + handed_out_s
+
+
+@pytest.mark.parametrize("trained", [10, 10_000])
+def test_the_bound_holds_where_backwards_are_needed_in_part(trained: int) -> None:
+    """Passed units take half of their backwards: b, which trains the deeper block, takes 2 and 3 halves for a backward,
+    each of twice 4.1 paces of 2 ms."""
+    problem = lora(trained, server="a")
+    measured = PartialBackward(passed=(0.5,) * 5, lowest=(0.7,) * 5)
+    times = tuple(replace(each, partial=measured) for each in problem.profile.times)
+    partly = replace(problem, profile=replace(problem.profile, times=times))
+    result, clock = solved(partly), Clock(partly.fleet, partly.profile)
+    deeper = next(lane for lane in result.plan.lanes if lane.segments[0].trains[0] == "layer.0.query")
+    assert deeper.segments[0].devices == ("b",)
+    rows = forecast(result.plan, partly.fleet, partly.profile).rows
+    busy = [row.end_s - row.start_s for row in rows if row.device == "b" and row.action[-2:] == "B0"]
+    assert busy == [pytest.approx(3.5 * 2 * 4.1 * 0.002)]
+    best_s = min(clock.round_s(plan) for plan in plans(result, "bcd"))
+    assert result.lower_bound is not None and result.lower_bound <= best_s
+    assert best_s < min(Clock(problem.fleet, problem.profile).round_s(plan) for plan in plans(result, "bcd"))
 
 
 def test_blocks_are_joined_where_devices_are_few() -> None:

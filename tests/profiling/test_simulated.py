@@ -69,7 +69,8 @@ def test_work_does_not_depend_on_how_fine_the_units_are() -> None:
     for granularity in ("layer", "block"):
         request = ModelRequest(task="image-classification", config=config, granularity=granularity)
         found = unit_work(*recorded(request, 32))
-        totals.append([sum(getattr(work, name) for work in found) for name in UnitWork.__slots__ if name != "backward"])
+        counted = ("activation_bytes", "forward_flops", "backward_flops", "layers")
+        totals.append([sum(getattr(work, name) for work in found) for name in counted])
     assert totals[0] == totals[1]
     kept, forward, backward, layers = totals[0]
     stem = 2 * 16 * 3 * 9 * 16 * 16  # 16 channels from 3, filters of 3 x 3, 16 x 16 outputs
@@ -84,6 +85,22 @@ def test_frozen_layers_cost_no_weight_gradients() -> None:
     found = unit_work(*recorded(request, 32))
     assert [work.backward for work in found] == [False] * (len(found) - 1) + [True]
     assert found[-1].backward_flops == found[-1].forward_flops
+
+
+def test_what_a_backward_leaves_out_costs_nothing() -> None:
+    """Where all is trained, half of a backward's FLOPs are gradients of weights, and half of inputs; the first unit's
+    inputs get none anyway. A layer's fixed time stays."""
+    config = {"model_type": "mobilenet_v2", "image_size": 32, "depth_multiplier": 0.5}
+    request = ModelRequest(task="image-classification", config=config)
+    found = unit_work(*recorded(request, 32), partial=True)
+    assert found[0].lowest_flops == found[0].backward_flops
+    for work in found[1:]:
+        assert 2 * work.passed_flops == 2 * work.forward_flops == work.backward_flops
+        assert work.lowest_flops < work.backward_flops or not work.backward_flops
+    passed = simulated_times(board(flops_per_s=1e9), "mobilenet_v2", found, (1, 4), partial=True).partial
+    slow = simulated_times(board(flops_per_s=1e9, layer_s=1.0), "mobilenet_v2", found, (1, 4), partial=True).partial
+    assert passed is not None and slow is not None
+    assert passed.passed[-1] == pytest.approx(0.5) and slow.passed[-1] == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_simulated_fleet_is_profiled_without_a_process(tmp_path: Path) -> None:

@@ -206,8 +206,16 @@ def _bound_of_any_server_s(problem: Problem, clock: Clock, candidates: Sequence[
 def _passes_s(problem: Problem, clock: Clock, device: str) -> float:
     """Seconds of a round's forwards through the whole model and backwards down to its first trained unit."""
     lowest = next(k for k, unit in enumerate(problem.profile.units) if unit.trainable_bytes)
-    forward, backward = clock.unit_times(device, problem.micro_batch_samples)
-    return problem.micro_batches * (sum(forward) + sum(backward[lowest:]))
+    return problem.micro_batches * _lane_s(problem, clock, device, [lowest])
+
+
+def _lane_s(problem: Problem, clock: Clock, device: str, trained: Sequence[int]) -> float:
+    """Seconds of a micro-batch's forward through the whole model and backward down to the lowest of the units that are
+    trained, given by their positions.
+    """
+    samples, places = problem.micro_batch_samples, range(len(problem.profile.units))
+    forward, _ = clock.unit_times(device, samples)
+    return sum(forward) + sum(clock.backward_s(device, samples, places, trained))
 
 
 def _all_roles(problem: Problem, clock: Clock, options: Options) -> list[Roles]:
@@ -279,10 +287,12 @@ def _instance(problem: Problem, clock: Clock, roles: Roles, blocks: list[Block],
     samples, units, fleet = problem.micro_batch_samples, problem.profile.units, problem.fleet
     compute_s = []
     for name in roles.devices:
-        forward, backward = clock.unit_times(name, samples)
         latency_s = fleet.link(name, roles.server).latency_s
         compute_s.append(
-            tuple(problem.micro_batches * (sum(forward) + sum(backward[first:])) + latency_s for first, _ in blocks)
+            tuple(
+                problem.micro_batches * _lane_s(problem, clock, name, _trained_in(units, block)) + latency_s
+                for block in blocks
+            )
         )
     weights = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
     return DeftProblem(
@@ -297,6 +307,11 @@ def _instance(problem: Problem, clock: Clock, roles: Roles, blocks: list[Block],
         bandwidth_hz=1.0,
         spectral_efficiency=tuple(8.0 * fleet.link(name, roles.server).bytes_per_s for name in roles.devices),
     )
+
+
+def _trained_in(units: Sequence[Unit], block: Block) -> list[int]:
+    """Positions of the units of a block that are trained at all."""
+    return [k for k in range(block.first, block.end) if units[k].trainable_bytes]
 
 
 def _solve(instance: DeftProblem, options: Options, seed: int, names: Sequence[str]) -> Solution:

@@ -101,6 +101,12 @@ def test_heads_are_scored_for_those_who_need_it(store: Store, pipeline: StandIn)
     assert [config.profile.scores for _, _, config in pipeline.asked] == [False, True, False]
 
 
+def test_who_needs_most_measures_for_all(store: Store, pipeline: StandIn) -> None:
+    """The measuring run times what one of the strategies needs beyond the others, whose runs then find their times."""
+    compared(store, "d2ft", "dp", "lola-deft")
+    assert [config.profile.partial for _, _, config in pipeline.asked] == [True, False, False, True]
+
+
 def test_a_comparison_promotes_nothing(store: Store, pipeline: StandIn) -> None:
     """Of a config that promotes its model, no strategy is promoted: the next one would start from its model."""
     assert config_of(RunRequest(base="nightly"), store)[0].promote is not None

@@ -1,0 +1,66 @@
+"""What is computed of backwards where a segment trains some of its units."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleetune.clock import Clock
+from fleetune.clock.partial_backward import backward_shares
+from fleetune.contracts.plan import Plan
+from fleetune.contracts.profile import PartialBackward
+from fleetune.errors import Refused
+from tests.clock import fleets
+
+MEASURED = PartialBackward(passed=(0.5, 0.4, 0.3, 0.2), lowest=(0.9, 0.8, 0.7, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("places", "trained", "expected"),
+    [
+        ((0, 1, 2, 3), set(), (1.0, 1.0, 1.0, 1.0)),
+        ((0, 1, 2, 3), {0, 1, 2, 3}, (1.0, 1.0, 1.0, 1.0)),
+        ((0, 1, 2, 3), {1, 2}, (0.0, 0.8, 1.0, 0.2)),
+        ((0, 1, 2, 3), {0, 2}, (1.0, 0.4, 1.0, 0.2)),
+        ((2, 3), {2}, (1.0, 0.2)),
+        ((2, 3), {3}, (0.0, 0.6)),
+    ],
+)
+def test_each_unit_counts_what_is_computed_of_it(
+    places: tuple[int, ...], trained: set[int], expected: tuple[float, ...]
+) -> None:
+    """Nothing below the lowest trained unit, which computes no gradient of its inputs unless it is the segment's first;
+    units that are passed compute that alone, and all else is whole."""
+    assert backward_shares(places, trained, MEASURED) == expected
+
+
+def test_a_profile_without_parts_counts_wholes() -> None:
+    """Profiles of other strategies, and of earlier releases."""
+    assert backward_shares((0, 1, 2), {1}, None) == (0.0, 1.0, 1.0)
+
+
+def lane(trains: tuple[str, ...]) -> Plan:
+    """One device runs four units and trains some."""
+    made = fleets.plan(("u0 u1 u2 u3", {"a": 2}, 1), micro_batches=1)
+    (only,) = made.lanes
+    return replace(made, lanes=(replace(only, segments=(replace(only.segments[0], trains=trains),)),))
+
+
+def test_a_round_takes_what_is_computed() -> None:
+    """Two samples take 2.1 paces of 10 ms a unit forward and twice that backward: four forwards, then 0.8 of u1, all of
+    u2 and 0.2 of u3."""
+    fleet = fleets.fleet(fleets.device("a"))
+    profile = fleets.profile([fleets.unit(f"u{k}") for k in range(4)], {"a": 0.01})
+    parts = replace(profile, times=(replace(profile.times[0], partial=MEASURED),))
+    unit_s = 0.01 * 2.1
+    assert Clock(fleet, parts).round_s(lane(("u1", "u2"))) == pytest.approx(unit_s * (4 + 2 * (0.8 + 1 + 0.2)))
+    assert Clock(fleet, profile).round_s(lane(("u1", "u2"))) == pytest.approx(unit_s * (4 + 2 * 3))
+    assert Clock(fleet, parts).round_s(lane(())) == Clock(fleet, profile).round_s(lane(()))
+
+
+def test_shares_of_other_models_are_refused() -> None:
+    """There is one for every unit, none below 0 and none above 1."""
+    times = fleets.profile([fleets.unit("u0")], {"a": 0.01}).times[0]
+    with pytest.raises(Refused, match="partial needs one number for each of 1 units"):
+        replace(times, partial=MEASURED)
+    with pytest.raises(Refused, match=r"a share is 1\.5"):
+        PartialBackward(passed=(1.5,), lowest=(1.0,))

@@ -1,0 +1,99 @@
+"""Backwards of which only a part is needed: measured for strategies that train parts of a model, and only for them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.contracts import json_io
+from fleetune.contracts.profile import PartialBackward
+from fleetune.contracts.run_config import RunConfig
+from fleetune.models.segment import SegmentRunner
+from fleetune.profiling import partial_backward as module
+from fleetune.profiling.cache import MeasurementCache
+from fleetune.profiling.partial_backward import LOWEST, PASSED, TURNS, WHOLE, partial_backward, shares
+from fleetune.profiling.profile import profile
+from fleetune.profiling.timing import TimedData, TimingSettings
+from tests.models.instances import batch, recorded
+from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
+from tests.training.model_families import BY_NAME
+
+FAMILY = BY_NAME["bert"]
+RUN = {
+    "name": "some",
+    "model": {"task": "causal-lm", "source": "some"},
+    "data": {"source": "digits"},
+    "training": {"rounds": 1},
+}
+
+
+def test_units_that_are_alike_share_a_median() -> None:
+    """Two alike units of 4 and 6 s take 2 and 3 s in two of three turns: a half; a unit without a backward has 1."""
+    turns = [
+        {WHOLE: [4.0, 6.0, 0.0], PASSED: [2.0, 3.0, 0.0]},
+        {WHOLE: [4.0, 6.0, 0.0], PASSED: [9.0, 9.0, 0.0]},
+        {WHOLE: [4.0, 6.0, 0.0], PASSED: [3.0, 2.0, 0.0]},
+    ]
+    assert shares(turns, PASSED, ["block", "block", "head"]) == [0.5, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_each_kind_computes_its_part_alone(windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passed units get no gradients, inputs of the lowest get none, and at the end all is trained as before."""
+    ready = recorded(FAMILY, tmp_path)
+    names, kinds = [unit.name for unit in ready.graph.units], (WHOLE, PASSED, LOWEST)
+    seen: list[tuple[bool, bool]] = []
+    run = module.backwards
+
+    def watched(segments: list[SegmentRunner], done: list[Any], *rest: Any) -> None:
+        inputs = [value for given, _ in done for value in given.values()]
+        parameters = [parameter for segment in segments for parameter in segment.parameters.values()]
+        for parameter in parameters:
+            parameter.grad = None
+        run(segments, done, *rest)
+        got = [any(value.grad is not None for value in values) for values in (parameters, inputs)]
+        seen.append((got[0], got[1]))
+
+    monkeypatch.setattr(module, "backwards", watched)
+    made: dict[str, SegmentRunner] = {}
+
+    def load(units: list[str]) -> dict[str, SegmentRunner]:
+        found = {unit: ready.segment((unit,)) for unit in units}
+        for segment in found.values():
+            segment.train()
+        made.update(found)
+        return found
+
+    rows = batch(FAMILY, 3)
+    data = TimedData(inputs=lambda size: {number: rows[name] for name, number in ready.graph.inputs.items()})
+    middle = len(names) // 2
+    parts = [names] if windows == 1 else [names[:middle], names[middle:]]
+    found = partial_backward(ready.graph, parts, load, data, TimingSettings(batch_sizes=(3,), cores=1.0))
+    by_kind = {WHOLE: (True, True), PASSED: (False, True), LOWEST: (True, False)}
+    assert seen == [by_kind[kind] for kind in kinds] * (TURNS + 1) * windows
+    assert len(found.passed) == len(found.lowest) == len(names)
+    assert all(parameter.requires_grad for segment in made.values() for parameter in segment.parameters.values())
+
+
+@pytest.mark.parametrize(("strategy", "expected"), [("lola-deft", True), ("asteroid", False)])
+def test_a_strategy_that_trains_parts_asks_for_them(strategy: str, expected: bool) -> None:
+    """The run's config says so, and that of another strategy has the same text, so the same keys, as ever."""
+    config = json_io.load(RunConfig, {**RUN, "strategy": {"name": strategy}}, "run")
+    assert config.profile.partial is expected
+    assert json_io.dump(config).get("profile") == ({"scores": False, "partial": True} if expected else None)
+
+
+def test_measurements_with_parts_serve_runs_without_and_not_the_other_way(tmp_path: Path) -> None:
+    """One cache entry for both: a run that asks for parts measures anew, the next one of either kind nothing."""
+    graph, _ = prepared(tmp_path)
+    units = len(graph.units)
+    measured = {"partial": {"passed": [0.5] * units, "lowest": [0.7] * units}}
+    said = []
+    for number, asked in enumerate((False, True, True, False)):
+        launcher = Scripted({"ann": ScriptedJob([costs(units, 1.0) | (measured if asked else {})], 0)})
+        task = replace(profiling_task(tmp_path, launcher, ("ann",)), partial=asked)
+        made = profile(replace(task, cache=MeasurementCache(tmp_path / "kept", f"run {number}")))
+        said.append((bool(launcher.given), made.times[0].partial))
+    parts = PartialBackward(passed=(0.5,) * units, lowest=(0.7,) * units)
+    assert said == [(True, None), (True, parts), (False, parts), (False, None)]
