@@ -89,13 +89,17 @@ def _backwards_s(
     window: Window, kind: str, trained: Sequence[Trained], settings: TimingSettings
 ) -> tuple[Values, list[float]]:
     """Run a window forward and backward; return its outputs, and the seconds of each unit's backward."""
-    for parameters in trained:
-        for parameter, trains in parameters:
-            parameter.requires_grad_(trains and kind != PASSED)
+    _train(window, trained, kind != PASSED)
     times: list[list[float]] = [[] for _ in window.segments]
     outputs, done = forwards(replace(window, differentiates=kind != LOWEST), settings, [[] for _ in times])
     backwards(window.segments, done, settings, times)
-    for parameters in trained:
-        for parameter, trains in parameters:
-            parameter.requires_grad_(trains)
+    _train(window, trained, True)
     return {number: value.detach() for number, value in outputs.items()}, [taken_s for (taken_s,) in times]
+
+
+def _train(window: Window, trained: Sequence[Trained], trains: bool) -> None:
+    """Let the parameters that are trained get gradients, or none of them."""
+    for segment, parameters in zip(window.segments, trained, strict=True):
+        for parameter, is_trained in parameters:
+            parameter.requires_grad_(is_trained and trains)
+        segment.drop_copies()  # in half precision they are what gets a gradient

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.flop_counter import FlopCounterMode
 
 from fleetune.contracts import json_io
 from fleetune.contracts.profile import PartialBackward
@@ -38,12 +39,16 @@ def test_units_that_are_alike_share_a_median() -> None:
     assert shares(turns, PASSED, ["block", "block", "head"]) == [0.5, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("windows", [1, 2])
-def test_each_kind_computes_its_part_alone(windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passed units get no gradients, inputs of the lowest get none, and at the end all is trained as before."""
-    ready = recorded(FAMILY, tmp_path)
+@pytest.mark.parametrize(("windows", "changes"), [(1, {}), (2, {}), (1, {"mixed_precision": "bf16"})])
+def test_each_kind_computes_its_part_alone(
+    windows: int, changes: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passed units get no gradients, inputs of the lowest get none, neither are computed, and at the end all is trained
+    as before. (In half precision a copy that was made before would still get its gradient computed.)"""
+    ready = recorded(FAMILY, tmp_path, **changes)
     names, kinds = [unit.name for unit in ready.graph.units], (WHOLE, PASSED, LOWEST)
     seen: list[tuple[bool, bool]] = []
+    flops: list[int] = []
     run = module.backwards
 
     def watched(segments: list[SegmentRunner], done: list[Any], *rest: Any) -> None:
@@ -51,7 +56,9 @@ def test_each_kind_computes_its_part_alone(windows: int, tmp_path: Path, monkeyp
         parameters = [parameter for segment in segments for parameter in segment.parameters.values()]
         for parameter in parameters:
             parameter.grad = None
-        run(segments, done, *rest)
+        with FlopCounterMode(display=False) as counter:
+            run(segments, done, *rest)
+        flops.append(counter.get_total_flops())
         got = [any(value.grad is not None for value in values) for values in (parameters, inputs)]
         seen.append((got[0], got[1]))
 
@@ -72,6 +79,10 @@ def test_each_kind_computes_its_part_alone(windows: int, tmp_path: Path, monkeyp
     found = partial_backward(ready.graph, parts, load, data, TimingSettings(batch_sizes=(3,), cores=1.0))
     by_kind = {WHOLE: (True, True), PASSED: (False, True), LOWEST: (True, False)}
     assert seen == [by_kind[kind] for kind in kinds] * (TURNS + 1) * windows
+    for turn in range(0, len(flops), len(kinds)):
+        whole, *parts_of_it = flops[turn : turn + len(kinds)]
+        assert whole == flops[turn // (len(kinds) * (TURNS + 1)) * len(kinds) * (TURNS + 1)]
+        assert all(0 < part < 0.9 * whole for part in parts_of_it)
     assert len(found.passed) == len(found.lowest) == len(names)
     assert all(parameter.requires_grad for segment in made.values() for parameter in segment.parameters.values())
 
