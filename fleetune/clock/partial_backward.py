@@ -1,11 +1,17 @@
 """Shares of backwards that are computed where a device trains some units of what it runs.
 
-A backward ends at the lowest trained unit, and passes through units above it that are not trained.
+A backward ends at the lowest trained unit, and passes through units above it that are not trained. Units are taken for
+a chain: where several read one value that needs no gradient, as the three projections of an attention do, each of them
+may compute less than this counts.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from fleetune.contracts.profile import PartialBackward
+from fleetune.contracts.profile import PartialBackward, Profile
+
+Rows = tuple[tuple[float, ...], ...]
+"""[unit][batch size] seconds."""
 
 
 def backward_shares(
@@ -30,3 +36,27 @@ def backward_shares(
         return measured.lowest[place] if at == lowest and at > 0 else 1.0  # a segment's inputs may need gradients
 
     return tuple(share(at, place) for at, place in enumerate(places))
+
+
+def with_whole_rests(measured: PartialBackward, backward_s: Rows, longer_s: Rows) -> PartialBackward:
+    """Return the shares of backwards that take longer by something of which no part is left out."""
+
+    def share(unit: int, value: float) -> float:
+        whole_s, all_s = backward_s[unit][-1], longer_s[unit][-1]
+        return min(1.0, (value * whole_s + all_s - whole_s) / all_s) if all_s > whole_s else value
+
+    passed, lowest = (tuple(share(k, v) for k, v in enumerate(each)) for each in (measured.passed, measured.lowest))
+    return PartialBackward(passed=passed, lowest=lowest)
+
+
+def with_least_backwards(profile: Profile) -> Profile:
+    """Return the profile with the least that a device may compute of each unit's backward, if it computes any of it."""
+
+    def least(rows: Rows, measured: PartialBackward | None) -> Rows:
+        if measured is None:
+            return rows
+        shares = map(min, measured.passed, measured.lowest)
+        return tuple(tuple(share * seconds for seconds in row) for share, row in zip(shares, rows, strict=True))
+
+    times = (replace(each, backward_s=least(each.backward_s, each.partial)) for each in profile.times)
+    return replace(profile, times=tuple(times))

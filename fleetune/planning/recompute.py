@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from fleetune.clock import Clock
 from fleetune.clock.costs import received_bytes, segment_bytes
+from fleetune.clock.partial_backward import with_least_backwards, with_whole_rests
 from fleetune.clock.recompute import input_bytes
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import DeviceTimes
@@ -96,7 +97,8 @@ def _with_forwards(times: DeviceTimes, runs: list[Run], reserved_bytes: int) -> 
         return tuple(back + ratio * there * (back > 0) for there, back in rows)
 
     rows = tuple(backward_s(k) if k in inside else row for k, row in enumerate(times.backward_s))
-    return replace(times, backward_s=rows, runtime_bytes=times.runtime_bytes + reserved_bytes)
+    partial = with_whole_rests(times.partial, times.backward_s, rows) if times.partial else None
+    return replace(times, backward_s=rows, partial=partial, runtime_bytes=times.runtime_bytes + reserved_bytes)
 
 
 def _recomputed(result: PlanResult, problem: Problem) -> PlanResult:
@@ -113,7 +115,9 @@ def _recomputed(result: PlanResult, problem: Problem) -> PlanResult:
     if problem.recompute != ALWAYS:
         plan = _where_needed(plan, clock)
     objective = clock.round_s(plan)
-    bound = None if result.lower_bound is None else min(objective, lower_bound_s(problem, clock))
+    trains_parts = any(segment.trains for lane in plan.lanes for segment in lane.segments)
+    least = Clock(problem.fleet, with_least_backwards(problem.profile)) if trains_parts else clock
+    bound = None if result.lower_bound is None else min(objective, lower_bound_s(problem, least))
     return replace(result, plan=plan, objective=objective, lower_bound=bound, status="feasible")
 
 

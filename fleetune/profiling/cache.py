@@ -2,7 +2,7 @@
 
 An entry is a file KEY.json with a checksum, written atomically. The key covers everything that can change a measurement
 except the device's name, so identical devices share an entry. Of several measurements in one run the shorter times are
-stored; a measurement of another run replaces the entry.
+stored; a measurement of another run replaces the entry, but for what only the older one has.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.filesystem import file_digest
-from fleetune.profiling.messages import DeviceMeasurement, minimum_times
+from fleetune.profiling.messages import DeviceMeasurement, minimum_times, with_extras
 from fleetune.store.stage_key import SourceDigests
 from fleetune.store.storage import LocalStorage
 from fleetune.wall_clock import WallClock, utc_now
@@ -70,6 +70,8 @@ class MeasurementCache:
                 held = None
             if held is not None and held.run == self._run:
                 answer = minimum_times(answer, held.answer)
+            if held is not None and not self._anew:
+                answer = with_extras(answer, held.answer)
             entry = CacheEntry(key=key, run=self._run, moment=self._clock().isoformat(), answer=answer)
             self._storage.write(_file_name(key), json_io.text(_with_checksum(entry)).encode())
 

@@ -101,5 +101,15 @@ def minimum_times(one: DeviceMeasurement, other: DeviceMeasurement) -> DeviceMea
     return replace(one, units=tuple(units))
 
 
+def with_extras(one: DeviceMeasurement, older: DeviceMeasurement) -> DeviceMeasurement:
+    """`one` with what only the older one was asked for: else two kinds of runs would measure anew by turns for ever."""
+    return replace(
+        one,
+        codecs=one.codecs or older.codecs,
+        gates=one.gates or older.gates,
+        partial=one.partial or older.partial,
+    )
+
+
 def _of(kind: type[T], event: dict[str, Any], owner: str) -> T:
     return json_io.load(kind, {key: value for key, value in event.items() if key != "event"}, owner)

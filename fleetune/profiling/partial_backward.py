@@ -9,13 +9,16 @@ changes all of them.
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from torch import nn
 
 from fleetune.contracts.profile import PartialBackward
+from fleetune.launching.process_limits import CpuThrottle
+from fleetune.linux import trim_heap
 from fleetune.models.graph import Graph
 from fleetune.models.segment import SegmentRunner, Values
-from fleetune.profiling.timing import TimedData, TimingSettings, Window, backwards, forwards
+from fleetune.profiling.timing import TimedData, TimingSettings, Window, backwards, forwards, rest
 
 WHOLE, PASSED, LOWEST = "whole", "passed", "lowest"
 KINDS = (WHOLE, PASSED, LOWEST)
@@ -27,6 +30,29 @@ Trained = list[tuple[nn.Parameter, bool]]
 """Parameters of a unit, and whether it trains them."""
 
 
+class _Kin(NamedTuple):
+    """What is equal for units that take as long as each other."""
+
+    parameters: tuple[tuple[tuple[int, ...], bool], ...]
+    """Shape of each parameter, and whether it is trained."""
+    operations: int
+    differentiated: bool
+    """Whether its inputs get gradients."""
+
+    @classmethod
+    def of(cls, window: Window, segment: SegmentRunner) -> "_Kin":
+        """Return that of a unit."""
+        return cls(
+            tuple((tuple(each.shape), each.requires_grad) for each in segment.parameters.values()),
+            sum(len(unit.nodes) for unit in segment.units),
+            any(window.graph.value(number).gradient for number in segment.input_values),
+        )
+
+    def leaves_out(self, kind: str) -> bool:
+        """Return whether a backward of this kind leaves out anything of the whole one."""
+        return any(trains for _, trains in self.parameters) if kind == PASSED else self.differentiated
+
+
 def partial_backward(
     graph: Graph,
     windows: Sequence[list[str]],
@@ -35,54 +61,54 @@ def partial_backward(
     settings: TimingSettings,
 ) -> PartialBackward:
     """Measure all units at the largest batch size, window by window, as `measure_units` does."""
-    size, passed, lowest = settings.batch_sizes[-1], list[float](), list[float]()
+    passed, lowest = list[float](), list[float]()
+    size = settings.batch_sizes[-1]
     given = data.inputs(size)
     for names in windows:
-        loaded = load(names)
-        window = Window(
+        trim_heap()
+        empty = Window(
             graph=graph,
-            segments=[loaded[name] for name in names],
+            segments=[],
             given=given,
             size=size,
             read=data.inputs if names is windows[0] else None,
             loss=data.loss if names is windows[-1] else None,
         )
-        trained = [[(each, each.requires_grad) for each in s.parameters.values()] for s in window.segments]
-        turns: list[Turn] = []
-        for _ in range(TURNS + 1):
-            taken: Turn = {}
-            for kind in KINDS:
-                given, taken[kind] = _backwards_s(window, kind, trained, settings)
-            turns.append(taken)
-        alike = _alike(window)
-        passed += shares(turns[1:], PASSED, alike)
-        lowest += shares(turns[1:], LOWEST, alike)
+        given, turns, units = _measure_window(empty, names, load, settings)
+        passed += shares(turns, PASSED, units)
+        lowest += shares(turns, LOWEST, units)
     return PartialBackward(passed=tuple(passed), lowest=tuple(lowest))
 
 
-def shares(turns: Sequence[Turn], kind: str, alike: Sequence[object]) -> list[float]:
-    """Return each unit's median share of its whole backward, that of all units which are alike; 1 where there is none.
+def _measure_window(
+    empty: Window, names: list[str], load: Callable[[list[str]], dict[str, SegmentRunner]], settings: TimingSettings
+) -> tuple[Values, list[Turn], list[_Kin]]:
+    """Load a window's units and measure them; return its outputs, the turns and the kin of each unit.
 
-    alike: equal for units that are alike, of which one alone would be too noisy.
+    Nobody holds the units any more when it returns.
     """
-    found: dict[object, float] = {}
-    for key in set(alike):
-        of_kind = [place for place, other in enumerate(alike) if other == key]
-        sums = [tuple(sum(turn[each][place] for place in of_kind) for each in (kind, WHOLE)) for turn in turns]
-        found[key] = statistics.median(min(1.0, part / whole) if whole > 0 else 1.0 for part, whole in sums)
-    return [found[key] for key in alike]
+    loaded = load(names)
+    window = replace(empty, segments=[loaded[name] for name in names])
+    trained = [[(each, each.requires_grad) for each in s.parameters.values()] for s in window.segments]
+    turns: list[Turn] = []
+    for _ in range(TURNS + 1):
+        taken: Turn = {}
+        for kind in KINDS:
+            given, taken[kind] = _backwards_s(window, kind, trained, settings)
+        turns.append(taken)
+    return given, turns[1:], [_Kin.of(window, segment) for segment in window.segments]
 
 
-def _alike(window: Window) -> list[object]:
-    """Return what is equal for units of the same parameters and operations, to whose inputs a backward goes or not."""
-    return [
-        (
-            tuple((tuple(each.shape), each.requires_grad) for each in segment.parameters.values()),
-            sum(len(unit.nodes) for unit in segment.units),
-            any(window.graph.value(number).gradient for number in segment.input_values),
-        )
-        for segment in window.segments
-    ]
+def shares(turns: Sequence[Turn], kind: str, units: Sequence[_Kin]) -> list[float]:
+    """Return each unit's share of its whole backward, the median over turns of all that are of its kin, since one alone
+    would be too noisy; 1 for units of which nothing is left out, and for those without a backward."""
+    found: dict[_Kin, float] = {}
+    for kin in set(units):
+        places = [place for place, other in enumerate(units) if other == kin]
+        sums = [tuple(sum(turn[each][place] for place in places) for each in (kind, WHOLE)) for turn in turns]
+        parts = [part / whole for part, whole in sums if whole > 0]
+        found[kin] = min(1.0, statistics.median(parts)) if parts and kin.leaves_out(kind) else 1.0
+    return [found[kin] for kin in units]
 
 
 def _backwards_s(
@@ -91,8 +117,11 @@ def _backwards_s(
     """Run a window forward and backward; return its outputs, and the seconds of each unit's backward."""
     _train(window, trained, kind != PASSED)
     times: list[list[float]] = [[] for _ in window.segments]
-    outputs, done = forwards(replace(window, differentiates=kind != LOWEST), settings, [[] for _ in times])
-    backwards(window.segments, done, settings, times)
+    throttle = CpuThrottle(settings.cores, sleep=rest)
+    with throttle.throttled():
+        outputs, done = forwards(replace(window, differentiates=kind != LOWEST), settings, [[] for _ in times])
+    with throttle.throttled():
+        backwards(window.segments, done, settings, times)
     _train(window, trained, True)
     return {number: value.detach() for number, value in outputs.items()}, [taken_s for (taken_s,) in times]
 

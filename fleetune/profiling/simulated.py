@@ -167,9 +167,11 @@ def _run_frozen(segment: SegmentRunner, given: Values, samples: int) -> Values:
     trained = [each for each in segment.parameters.values() if each.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
+    segment.drop_copies()  # in half precision they are what gets a gradient
     outputs = segment.run(given, samples)
     for parameter in trained:
         parameter.requires_grad_(True)
+    segment.drop_copies()
     return outputs
 
 

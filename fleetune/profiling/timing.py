@@ -186,7 +186,7 @@ def _measure_window(window: Window, settings: TimingSettings, costs: Mapping[str
     stretches: list[float] = []
     outputs: Values = window.given
     warm = WARM_PASSES if window.size == max(settings.batch_sizes) else 1
-    throttle = CpuThrottle(settings.cores, sleep=_rest)
+    throttle = CpuThrottle(settings.cores, sleep=rest)
     for turn in _turns(settings, window.part, warm):
         start = _both_clocks(settings)
         with throttle.throttled():
@@ -220,7 +220,8 @@ def _measure_window(window: Window, settings: TimingSettings, costs: Mapping[str
     return outputs
 
 
-def _rest(seconds: float) -> None:
+def rest(seconds: float) -> None:
+    """Sleep as an emulated device does between its passes."""
     sleep(min(seconds, MOST_REST_S))
 
 

@@ -64,8 +64,8 @@ class DryForwards:
     ) -> Values:
         """Return the segment's outputs, zeros that depend on its inputs; every trained parameter has a gradient."""
         for parameter in runner.parameters.values():
-            if parameter.requires_grad and parameter.grad is None:
-                parameter.grad = self._gradient(parameter)
+            if parameter.requires_grad:
+                self._reach(parameter)
         made = {n: _zeros(runner, n, samples) for n in runner.output_values if n not in values}
         carrying = [number for number in made if runner.graph.value(number).gradient]
         reached = [value for value in values.values() if value.requires_grad]
@@ -74,11 +74,16 @@ class DryForwards:
             made |= zip(carrying, outputs, strict=True)
         return {number: values[number] if number in values else made[number] for number in runner.output_values}
 
-    def _gradient(self, parameter: nn.Parameter) -> torch.Tensor:
-        """Return zeros, made once: in rounds that compute, gradients take the memory of the ones before them."""
-        if parameter not in self._gradients:
-            self._gradients[parameter] = torch.zeros_like(parameter)
-        return self._gradients[parameter]
+    def _reach(self, parameter: nn.Parameter) -> None:
+        """Let a parameter have a gradient of zeros, made once: those of rounds that compute take the memory of the ones
+        before them. Whoever waits for its gradient is told.
+        """
+        if parameter.grad is None:
+            if parameter not in self._gradients:
+                self._gradients[parameter] = torch.zeros_like(parameter)
+            parameter.grad = self._gradients[parameter]
+        for told in (parameter._post_accumulate_grad_hooks or {}).values():
+            told(parameter)
 
 
 def _zeros(runner: SegmentRunner, number: int, samples: int) -> torch.Tensor:

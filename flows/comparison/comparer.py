@@ -109,6 +109,19 @@ class _Attempt:
     error: FleetuneError | None = None
 
 
+def _measuring_all(configs: Sequence[RunConfig]) -> RunConfig:
+    """Return the config that measures for all: what any of them needs to be timed, and no scores if one needs none.
+
+    The others find these times in the cache of measurements, which serve those that need less, too.
+    """
+    first = next((one for one in configs if not one.profile.scores), configs[0])
+    profiles = [one.profile for one in configs]
+    timed = replace(
+        first.profile, codecs=any(one.codecs for one in profiles), partial=any(one.partial for one in profiles)
+    )
+    return replace(first, profile=timed)
+
+
 class Comparer:
     """One comparison; every config is proven before anything runs."""
 
@@ -118,8 +131,7 @@ class Comparer:
         self._context, self._request = context, request
         self._configs = {name: self._config(name) for name in request.strategies}
         first = next(iter(self._configs.values()))
-        unscored = (one for one in self._configs.values() if not one.profile.scores)
-        self._measuring = max(unscored, key=lambda one: one.profile.codecs + one.profile.partial, default=first)
+        self._measuring = _measuring_all(list(self._configs.values()))
         if request.train and first.fleet.simulated:
             raise Refused(
                 f"train: device {first.fleet.simulated[0]} is simulated, so nothing can be trained on it; compare "

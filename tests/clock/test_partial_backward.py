@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import Clock
-from fleetune.clock.partial_backward import backward_shares
+from fleetune.clock.partial_backward import backward_shares, with_least_backwards, with_whole_rests
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import PartialBackward
 from fleetune.errors import Refused
@@ -55,6 +55,23 @@ def test_a_round_takes_what_is_computed() -> None:
     assert Clock(fleet, parts).round_s(lane(("u1", "u2"))) == pytest.approx(unit_s * (4 + 2 * (0.8 + 1 + 0.2)))
     assert Clock(fleet, profile).round_s(lane(("u1", "u2"))) == pytest.approx(unit_s * (4 + 2 * 3))
     assert Clock(fleet, parts).round_s(lane(())) == Clock(fleet, profile).round_s(lane(()))
+
+
+def test_what_a_backward_runs_again_stays_whole() -> None:
+    """Of backwards of 4 s that take 6 with a forward of 2 s, 0.5 and 0.8 leave (2 + 2) / 6 and (3.2 + 2) / 6."""
+    measured = PartialBackward(passed=(0.5, 0.5), lowest=(0.8, 0.8))
+    found = with_whole_rests(measured, ((1.0, 4.0), (1.0, 4.0)), ((1.5, 6.0), (1.0, 4.0)))
+    assert found.passed == pytest.approx((4 / 6, 0.5)) and found.lowest == pytest.approx((5.2 / 6, 0.8))
+
+
+def test_the_least_of_backwards() -> None:
+    """The smaller of both shares, and all of it where nothing was measured."""
+    profile = fleets.profile([fleets.unit(f"u{k}") for k in range(4)], {"a": 0.01, "b": 0.01})
+    parts = replace(profile, times=(replace(profile.times[0], partial=MEASURED), profile.times[1]))
+    least = with_least_backwards(parts)
+    for share, whole, part in zip(MEASURED.passed, profile.times[0].backward_s, least.times[0].backward_s, strict=True):
+        assert part == pytest.approx([share * seconds for seconds in whole])
+    assert least.times[1] == profile.times[1]
 
 
 def test_shares_of_other_models_are_refused() -> None:

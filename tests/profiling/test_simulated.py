@@ -37,7 +37,10 @@ def recorded(request: ModelRequest, side: int) -> tuple[Graph, torch.nn.Module]:
     config = configuration(request, tuple("0123456789"))
     module = skeleton(config, request)
     graph = record_model(
-        module, {"pixel_values": torch.zeros(4, 3, side, side)}, leaf_modules(module, request.granularity)
+        module,
+        {"pixel_values": torch.zeros(4, 3, side, side)},
+        leaf_modules(module, request.granularity),
+        compute=request.compute,
     )
     return merge_uncuttable(fold_into_units(graph)), module
 
@@ -87,11 +90,12 @@ def test_frozen_layers_cost_no_weight_gradients() -> None:
     assert found[-1].backward_flops == found[-1].forward_flops
 
 
-def test_what_a_backward_leaves_out_costs_nothing() -> None:
+@pytest.mark.parametrize("mixed", [None, "bf16"])
+def test_what_a_backward_leaves_out_costs_nothing(mixed: str | None) -> None:
     """Where all is trained, half of a backward's FLOPs are gradients of weights, and half of inputs; the first unit's
     inputs get none anyway. A layer's fixed time stays."""
     config = {"model_type": "mobilenet_v2", "image_size": 32, "depth_multiplier": 0.5}
-    request = ModelRequest(task="image-classification", config=config)
+    request = ModelRequest(task="image-classification", config=config, mixed_precision=mixed)
     found = unit_work(*recorded(request, 32), partial=True)
     assert found[0].lowest_flops == found[0].backward_flops
     for work in found[1:]:

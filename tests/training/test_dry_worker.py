@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fleetune.contracts.plan import Plan
 from fleetune.launching import ProcessLauncher
+from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.training.dry_worker import DryLauncher
 from tests.training.runs import Prepared, final_state, plan, run_plan
 from tests.training.test_lanes import TRAINING, by_blocks
@@ -19,6 +21,12 @@ def plans(ready: Prepared) -> dict[str, Plan]:
     """A pipeline with a group, and blocks whose gradients a collector sums."""
     blocks = by_blocks(ready, [3, 5])
     return {"pipeline": plan(ready.units, [3], [[3, 5], [8]]), "collector": blocks}
+
+
+def stepped(folder: Path) -> set[str]:
+    """Names of what the optimizer holds after training, which it makes in its first step."""
+    shards = (folder / "output" / "checkpoint" / "state").glob("*.safetensors")
+    return {name for shard in shards for name in load_file(shard) if not name.startswith("model|")}
 
 
 @pytest.mark.parametrize("name", ["pipeline", "collector"])
@@ -33,4 +41,7 @@ def test_dry_rounds_send_what_rounds_send(bert: Prepared, name: str, tmp_path: P
     assert len({each.loss for each in dry.rounds}) == 1, "the loss of zeros"
     unchanged, learned = final_state(tmp_path / "dry"), final_state(tmp_path / "real")
     assert unchanged.keys() == learned.keys()
-    assert not all(torch.equal(tensor, learned[key]) for key, tensor in unchanged.items())
+    start = load_file(bert.folders.model / INIT_WEIGHTS)
+    assert all(torch.equal(unchanged[key], start[key]) for key in start)
+    assert not all(torch.equal(learned[key], start[key]) for key in start)
+    assert stepped(tmp_path / "dry") == stepped(tmp_path / "real") != set()

@@ -206,10 +206,10 @@ def _bound_of_any_server_s(problem: Problem, clock: Clock, candidates: Sequence[
 def _passes_s(problem: Problem, clock: Clock, device: str) -> float:
     """Seconds of a round's forwards through the whole model and backwards down to its first trained unit."""
     lowest = next(k for k, unit in enumerate(problem.profile.units) if unit.trainable_bytes)
-    return problem.micro_batches * _lane_s(problem, clock, device, [lowest])
+    return problem.micro_batches * _lane_s(problem, clock, device, {lowest})
 
 
-def _lane_s(problem: Problem, clock: Clock, device: str, trained: Sequence[int]) -> float:
+def _lane_s(problem: Problem, clock: Clock, device: str, trained: Collection[int]) -> float:
     """Seconds of a micro-batch's forward through the whole model and backward down to the lowest of the units that are
     trained, given by their positions.
     """
@@ -285,14 +285,12 @@ def _instance(problem: Problem, clock: Clock, roles: Roles, blocks: list[Block],
     """The problem of kind "deft": every device runs M forward passes through the whole model and backward passes down
     to its block, then uploads its gradients."""
     samples, units, fleet = problem.micro_batch_samples, problem.profile.units, problem.fleet
+    trained = [_trained_places(units, block) for block in blocks]
     compute_s = []
     for name in roles.devices:
         latency_s = fleet.link(name, roles.server).latency_s
         compute_s.append(
-            tuple(
-                problem.micro_batches * _lane_s(problem, clock, name, _trained_in(units, block)) + latency_s
-                for block in blocks
-            )
+            tuple(problem.micro_batches * _lane_s(problem, clock, name, places) + latency_s for places in trained)
         )
     weights = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
     return DeftProblem(
@@ -307,11 +305,6 @@ def _instance(problem: Problem, clock: Clock, roles: Roles, blocks: list[Block],
         bandwidth_hz=1.0,
         spectral_efficiency=tuple(8.0 * fleet.link(name, roles.server).bytes_per_s for name in roles.devices),
     )
-
-
-def _trained_in(units: Sequence[Unit], block: Block) -> list[int]:
-    """Positions of the units of a block that are trained at all."""
-    return [k for k in range(block.first, block.end) if units[k].trainable_bytes]
 
 
 def _solve(instance: DeftProblem, options: Options, seed: int, names: Sequence[str]) -> Solution:
@@ -333,20 +326,23 @@ def _solve(instance: DeftProblem, options: Options, seed: int, names: Sequence[s
     return solution
 
 
-def _trained_names(units: Sequence[Unit], first: int, end: int) -> tuple[str, ...]:
-    """Names of the units that the lane of a block trains: its own, but for one that shares a weight with a lower block.
-    That belongs to the lower block, whose backward passes all uses of the weight.
-
-    Refused: a block that has no other unit.
+def _trained_places(units: Sequence[Unit], block: Block) -> frozenset[int]:
+    """Positions of the units that the lane of a block trains: its own, but for one that shares a weight with a lower
+    block. That belongs to the lower block, whose backward passes all uses of the weight.
     """
     names = [frozenset(unit.tied) for unit in units]
 
     def lowest(k: int) -> int:
-        return min(j for j in range(k + 1) if j == k or names[j] & names[k])
+        return min(j for j in range(k + 1) if j == k or names[j] & names[k]) if names[k] else k
 
-    found = tuple(unit.name for k, unit in enumerate(units) if unit.trainable_bytes and first <= lowest(k) < end)
+    return frozenset(k for k, unit in enumerate(units) if unit.trainable_bytes and block.first <= lowest(k) < block.end)
+
+
+def _trained_names(units: Sequence[Unit], block: Block) -> tuple[str, ...]:
+    """Names of the units that the lane of a block trains. Refused: a block that has none of its own."""
+    found = tuple(units[k].name for k in sorted(_trained_places(units, block)))
     if not found:
-        shared = ", ".join(units[k].name for k in range(first, end) if units[k].trainable_bytes)
+        shared = ", ".join(units[k].name for k in range(block.first, block.end) if units[k].trainable_bytes)
         raise Refused(
             f"lola-deft: a block of {shared} alone shares its weight with a lower block; ask for fewer blocks "
             "(strategy.options.blocks)"
@@ -357,10 +353,10 @@ def _trained_names(units: Sequence[Unit], first: int, end: int) -> tuple[str, ..
 def _plan(problem: Problem, roles: Roles, assignment: Assignment) -> Plan:
     units, solution = problem.profile.units, assignment.solution
     lanes, links = [], []
-    for number, (first, end) in enumerate(assignment.blocks):
+    for number, block in enumerate(assignment.blocks):
         device = roles.devices[solution.devices[number]]
         whole = segment(units, [(device, problem.micro_batch_samples)], warmup=1)
-        trains = _trained_names(units, first, end)
+        trains = _trained_names(units, block)
         lanes.append(Lane(name=f"block-{number}", segments=(replace(whole, trains=trains),)))
         links.append(LinkUse(source=device, target=roles.server, share=min(1.0, solution.bandwidth_hz[number])))
     return Plan(
