@@ -10,8 +10,8 @@ from fleetune.checks import findings
 from fleetune.clock import Clock, forecast
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
 from fleetune.contracts.profile import PartialBackward
-from fleetune.errors import Infeasible, Refused
 from fleetune.contracts.training_request import ALWAYS, NEVER
+from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.recompute import everywhere
 from tests.clock import fleets
