@@ -6,7 +6,7 @@ Chains of segments, which planners simulate by the million, run compiled (`pipel
 lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from fleetune.clock.gradient_sums import GradientSums
 from fleetune.clock.limits import check_countable, countable
 from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
-from fleetune.clock.partial_backward import backward_shares
+from fleetune.clock.partial_passes import backward_shares, forward_shares
 from fleetune.clock.partial_rounds import partial_rounds
 from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
@@ -96,18 +96,27 @@ class Clock:
             self._times[key] = (forward[:, 0].tolist(), backward[:, 0].tolist())
         return self._times[key]
 
-    def backward_s(self, device: str, samples: int, places: Sequence[int], trained: Collection[int]) -> list[float]:
-        """Return the seconds of the backwards of a segment's units, of what is computed of each, in whole quanta.
+    def segment_times(
+        self, device: str, samples: int, places: Sequence[int], trained: Collection[int]
+    ) -> tuple[list[float], list[float]]:
+        """Return forward and backward seconds of a segment's units, of what is computed of each, in whole quanta.
 
         places: positions of the units in the profile, in order. trained: those of the units that the segment trains;
         none for all of them.
         """
-        whole_s = self.unit_times(device, samples)[1]
-        left = backward_shares(places, trained, self.profile.times_of(device).partial)
-        return [
-            whole_s[place] if share == 1 else round(whole_s[place] * share / TIME_QUANTUM_S) * TIME_QUANTUM_S
-            for place, share in zip(places, left, strict=True)
-        ]
+        measured = self.profile.times_of(device).partial
+
+        def left(whole_s: list[float], shares: Iterable[float]) -> list[float]:
+            return [
+                whole_s[place] if share == 1 else round(whole_s[place] * share / TIME_QUANTUM_S) * TIME_QUANTUM_S
+                for place, share in zip(places, shares, strict=True)
+            ]
+
+        forward_s, backward_s = self.unit_times(device, samples)
+        return (
+            left(forward_s, forward_shares(places, trained, measured)),
+            left(backward_s, backward_shares(places, trained, measured)),
+        )
 
     def table_s(self, device: str, most: int) -> Floats:
         """Return forward plus backward seconds, [samples - 1, unit], of 1 .. `most` samples; not to be changed.
@@ -296,16 +305,16 @@ class Clock:
                 trained, places = set(map(self._position, segment.trains)), list(map(self._position, segment.units))
                 for share in segment.shares:
                     forward, backward = self.unit_times(share.device, share.samples)
-                    gated, own_s = left[share.device], self.backward_s(share.device, share.samples, places, trained)
+                    gated, own = left[share.device], self.segment_times(share.device, share.samples, places, trained)
                     for m in range(plan.micro_batches_of(lane)):
                         parts = [gated[name][m] if name in gated else (1.0, 1.0) for name in segment.units]
                         at_work = [(k, *part) for k, part in zip(places, parts, strict=True)]
                         again = self.runs_again(segment, backward)
                         costs[PassKey(at, index, share.device, m)] = PassTimes(
-                            sum(forward[k] * there for k, there, _ in at_work),
+                            sum(unit_s * there for unit_s, (_, there, _) in zip(own[0], at_work, strict=True)),
                             sum(
                                 unit_s * back + forward[k] * there * runs
-                                for (k, there, back), unit_s, runs in list(zip(at_work, own_s, again, strict=True))[
+                                for (k, there, back), unit_s, runs in list(zip(at_work, own[1], again, strict=True))[
                                     first:
                                 ]
                             ),

@@ -98,6 +98,8 @@ class PlanLowering:
         self.lost_s_per_byte = {name: lost_s_per_byte(fleet.device(name)) for name in plan.devices}
         self.frame_s_per_byte = {name: frame_s_per_byte(fleet.device(name)) for name in plan.devices if updates_ns}
         self.numbers = {name: k for k, name in enumerate(plan.devices)}
+        self.shaped = bool(updates_ns) and fleet.emulated_links is not None
+        """Whether links are shaped pair by pair, so that those of one device do not wait for each other."""
         self.lanes = {lane.name: index for index, lane in enumerate(plan.lanes)}
         self.infos: list[TransferInfo] = []
         self.sends: defaultdict[TaskKey, list[int]] = defaultdict(list)
@@ -194,11 +196,12 @@ class PlanLowering:
     def _transfer(self, k: int, info: TransferInfo, place: dict[TaskKey, int]) -> Transfer:
         link, use = self.links[info.source, info.target], self._use_of(info.source, info.target)
         a, b = self.numbers[info.source], self.numbers[info.target]
-        shared = len(self.numbers) * (1 + a) + b  # each share of a medium is a port of its own
+        own = len(self.numbers) * (1 + a) + b  # each share of a medium is a port of its own
+        is_alone = self.shaped or use.share != 1.0
         owner = f"link {info.source}>{info.target}"
         return Transfer(
-            egress=a if use.share == 1.0 else shared,
-            ingress=b if use.share == 1.0 else shared,
+            egress=own if is_alone else a,
+            ingress=own if is_alone else b,
             holds_ns=nanoseconds(countable(owner, info.bytes / (link.bytes_per_s * use.share))),
             latency_ns=nanoseconds(countable(owner, link.latency_s)),
             rank=(info.micro_batch, info.lane, *self._tie_break(info), info.segment, k),

@@ -134,18 +134,21 @@ class GateTimes:
 
 
 @record
-class PartialBackward:
-    """Shares of backwards that are left where only a part of them is needed, [unit]."""
+class PartialPasses:
+    """Shares of passes that are left where only a part of them is needed, [unit]."""
 
+    below: tuple[float, ...]
+    """Of a forward: neither the unit nor anything below it is trained, and nothing is kept for a backward."""
     passed: tuple[float, ...]
-    """Something below the unit is trained, and nothing of the unit: it computes the gradient of its inputs."""
+    """Of a backward: something below the unit is trained, and nothing of the unit. It computes the gradient of its
+    inputs."""
     lowest: tuple[float, ...]
-    """The unit is trained, and nothing below it: it computes the gradients of its parameters."""
+    """Of a backward: the unit is trained, and nothing below it. It computes the gradients of its parameters."""
 
     def __post_init__(self) -> None:
-        for value in (*self.passed, *self.lowest):
+        for value in (*self.below, *self.passed, *self.lowest):
             if not 0 <= value <= 1:
-                raise Refused(f"partial backward: a share is {value}; it is at least 0 and at most 1")
+                raise Refused(f"partial passes: a share is {value}; it is at least 0 and at most 1")
 
 
 @record
@@ -181,8 +184,8 @@ class DeviceTimes:
     that was seen, which links were measured with. Wall time."""
     gates: Annotated[GateTimes | None, Field(exclude_if=lambda value: value is None)] = None
     """None: not measured, a gated unit takes the share of its time that is left."""
-    partial: Annotated[PartialBackward | None, Field(exclude_if=lambda value: value is None)] = None
-    """None: not measured, a backward of which a part is needed takes as long as the whole."""
+    partial: Annotated[PartialPasses | None, Field(exclude_if=lambda value: value is None)] = None
+    """None: not measured, a pass of which a part is needed takes as long as the whole."""
     activation_share: Annotated[float, Field(exclude_if=lambda value: value == 1.0)] = 1.0
     """What it takes of the units' activation and workspace bytes, which are those of a CPU where there is one."""
 
@@ -193,7 +196,8 @@ class DeviceTimes:
         not_negative(owner, message_wait_s=self.message_wait_s)
         if self.update_s and len(self.update_s) != len(self.forward_s):
             raise Refused(f"{owner}: update_s needs one number for each of {len(self.forward_s)} units")
-        if self.partial and {len(self.partial.passed), len(self.partial.lowest)} != {len(self.forward_s)}:
+        partial = self.partial
+        if partial and {*map(len, (partial.below, partial.passed, partial.lowest))} != {len(self.forward_s)}:
             raise Refused(f"{owner}: partial needs one number for each of {len(self.forward_s)} units")
         for value in self.update_s:
             finite(owner, update_s=value)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fleetune.clock import Clock
 from fleetune.clock.costs import received_bytes, segment_bytes
-from fleetune.clock.partial_backward import with_least_backwards, with_whole_rests
+from fleetune.clock.partial_passes import with_least_passes, with_whole_rests
 from fleetune.clock.recompute import input_bytes
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.profile import DeviceTimes
@@ -116,7 +116,7 @@ def _recomputed(result: PlanResult, problem: Problem) -> PlanResult:
         plan = _where_needed(plan, clock)
     objective = clock.round_s(plan)
     trains_parts = any(segment.trains for lane in plan.lanes for segment in lane.segments)
-    least = Clock(problem.fleet, with_least_backwards(problem.profile)) if trains_parts else clock
+    least = Clock(problem.fleet, with_least_passes(problem.profile)) if trains_parts else clock
     bound = None if result.lower_bound is None else min(objective, lower_bound_s(problem, least))
     return replace(result, plan=plan, objective=objective, lower_bound=bound, status="feasible")
 

@@ -50,7 +50,7 @@ from fleetune.profiling.messages import (
     UnitMeasurement,
     to_message,
 )
-from fleetune.profiling.partial_backward import partial_backward
+from fleetune.profiling.partial_passes import partial_passes
 from fleetune.profiling.subnet_parts import SubnetParts
 from fleetune.profiling.task import MeasureTask
 from fleetune.profiling.timing import (
@@ -139,7 +139,7 @@ def _measure(task: MeasureTask) -> None:
     if task.gates:
         block = _first_block(graph, module, config)
         gates = gate_times(block, load, timed.inputs(sizes[-1]), sizes[-1], settings)
-    partial = partial_backward(graph, shares, load, timed, settings) if task.partial else None
+    partial = partial_passes(graph, shares, load, timed, settings) if task.partial else None
     profiling_s = elapsed_s(start, settings)
     dtype = getattr(torch, task.model.precision)
     shapes = _trained_shapes(graph, module)

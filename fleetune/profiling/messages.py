@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fleetune.contracts import json_io
 from fleetune.contracts.head_scores import HeadScores
-from fleetune.contracts.profile import CodecTime, GateTimes, PartialBackward, Spread
+from fleetune.contracts.profile import CodecTime, GateTimes, PartialPasses, Spread
 from fleetune.contracts.record import record
 
 LOADING, MEASURING, PROGRESS, COSTS, SCORES, ERROR = "loading", "measuring", "progress", "costs", "scores", "error"
@@ -51,7 +51,7 @@ class DeviceMeasurement:
     """See contracts.profile.DeviceTimes."""
     gates: Annotated[GateTimes | None, Field(exclude_if=lambda value: value is None)] = None
     """See contracts.profile.DeviceTimes; None unless the task asks for them."""
-    partial: Annotated[PartialBackward | None, Field(exclude_if=lambda value: value is None)] = None
+    partial: Annotated[PartialPasses | None, Field(exclude_if=lambda value: value is None)] = None
     """See contracts.profile.DeviceTimes; None unless the task asks for it."""
 
 

@@ -23,7 +23,7 @@ from fleetune.contracts.link_codecs import (
     INT8_HADAMARD,
     TOP_K,
 )
-from fleetune.contracts.profile import CodecTime, DeviceTimes, PartialBackward
+from fleetune.contracts.profile import CodecTime, DeviceTimes, PartialPasses
 from fleetune.models.graph import Graph
 from fleetune.models.meta_run import META, META_SAMPLES, empty_input, without_device
 from fleetune.models.segment import SegmentRunner, Values
@@ -114,7 +114,8 @@ def simulated_times(
         )
         if codecs
         else (),
-        partial=PartialBackward(
+        partial=PartialPasses(
+            below=(1.0,) * len(of_units),
             passed=tuple(share(work, work.passed_flops) for work in of_units),
             lowest=tuple(share(work, work.lowest_flops) for work in of_units),
         )

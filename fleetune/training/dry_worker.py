@@ -5,7 +5,7 @@ right shapes. What such a round takes is what messages, optimizer steps and the 
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -50,9 +50,11 @@ class _Zeros(torch.autograd.Function):
 
 
 class DryForwards:
-    """Runs segments without computing, in the place of `SegmentRunner.run`."""
+    """Runs segments without computing, in the place of `SegmentRunner.run`, but for those that look for what a model
+    calls, on the meta device."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Callable[..., Values]) -> None:
+        self._run = run
         self._gradients: dict[nn.Parameter, torch.Tensor] = {}
 
     def run(
@@ -63,6 +65,8 @@ class DryForwards:
         draws: RandomContext | None = None,
     ) -> Values:
         """Return the segment's outputs, zeros that depend on its inputs; every trained parameter has a gradient."""
+        if runner.device.type == "meta":
+            return self._run(runner, values, samples, draws)
         for parameter in runner.parameters.values():
             if parameter.requires_grad:
                 self._reach(parameter)
@@ -93,6 +97,6 @@ def _zeros(runner: SegmentRunner, number: int, samples: int) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    dry = DryForwards()
+    dry = DryForwards(SegmentRunner.run)
     SegmentRunner.run = lambda *given, **named: dry.run(*given, **named)  # type: ignore[method-assign]
     sys.exit(main())

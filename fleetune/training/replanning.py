@@ -123,8 +123,7 @@ class Replanner:
         forward, backward = self._clock.unit_times(share.device, share.samples)
         first = min(segment.units.index(name) for name in block)
         places, trained = (list(map(self._profile.position, names)) for names in (segment.units, block))
-        once = sum(forward[k] for k in places)
-        once += sum(self._clock.backward_s(share.device, share.samples, places, trained))
+        once = sum(map(sum, self._clock.segment_times(share.device, share.samples, places, trained)))
         again = zip(places, self._clock.runs_again(segment, backward), strict=True)
         once += sum(forward[k] for k, runs in list(again)[first:] if runs)
         return self.plan.micro_batches_of(lane) * once

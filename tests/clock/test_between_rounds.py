@@ -8,6 +8,7 @@ import pytest
 from fleetune.clock import Clock, forecast
 from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.contracts import json_io
+from fleetune.contracts.fleet import NetworkSpec
 from fleetune.contracts.link_frames import RING_SLICE_BYTES
 from fleetune.contracts.metrics import Forecast
 from fleetune.contracts.plan import DeviceOrder, Plan
@@ -75,6 +76,20 @@ def test_a_collector_steps_before_it_hands_out() -> None:
     assert picture(plan, fleet, known) == picture(plan, fleet, plain)
     without, said = forecast(plan, fleet, plain), forecast(plan, fleet, known)
     assert without.period_s == 0 and ticks.ticks(said.period_s) == 5 + ticks.ticks(without.round_s)
+
+
+def test_links_that_are_shaped_one_by_one_do_not_wait_for_each_other() -> None:
+    """Bug: rounds without computing took 8 to 14 % less than the forecast of their messages: a device that sends to two
+    others was taken to send to one after the other, though each of these links had its rate to itself."""
+    units = [ticks.unit("u0", trained=4), ticks.unit("u1", trained=4)]
+    lanes = {name: [segment("u0 u1", name, trains=unit)] for name, unit in (("a", "u0"), ("b", "u1"))}
+    plan = replace(ticks.plan(lanes), collector="s")
+    profile = between(ticks.profile(units, {name: ([1, 1], [1, 1]) for name in "abs"}), {"s": [2, 3]})
+    for shaped in (None, NetworkSpec(mbit_per_s=1.0)):
+        fleet = replace(ticks.fleet("a b s"), emulated_links=shaped)
+        rows = [row for row in forecast(plan, fleet, profile).rows if row.device.startswith("s>")]
+        first, second = sorted(rows, key=lambda row: row.start_s)
+        assert second.start_s == pytest.approx(first.start_s if shaped else first.end_s)
 
 
 def test_two_that_send_to_each_other_share_their_links_with_acknowledgements() -> None:

@@ -9,7 +9,7 @@ import pytest
 from fleetune.checks import findings
 from fleetune.clock import Clock, forecast
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
-from fleetune.contracts.profile import PartialBackward
+from fleetune.contracts.profile import PartialPasses
 from fleetune.contracts.training_request import ALWAYS, NEVER
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
@@ -32,7 +32,7 @@ def lora(trained: int = 100, **options: object) -> Problem:
 
 def partly(problem: Problem) -> Problem:
     """The same with measured parts of backwards."""
-    measured = PartialBackward(passed=(0.5,) * 5, lowest=(0.7,) * 5)
+    measured = PartialPasses(below=(0.8,) * 5, passed=(0.5,) * 5, lowest=(0.7,) * 5)
     times = tuple(replace(each, partial=measured) for each in problem.profile.times)
     return replace(problem, profile=replace(problem.profile, times=times))
 

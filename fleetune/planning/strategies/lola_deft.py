@@ -214,8 +214,7 @@ def _lane_s(problem: Problem, clock: Clock, device: str, trained: Collection[int
     trained, given by their positions.
     """
     samples, places = problem.micro_batch_samples, range(len(problem.profile.units))
-    forward, _ = clock.unit_times(device, samples)
-    return sum(forward) + sum(clock.backward_s(device, samples, places, trained))
+    return sum(map(sum, clock.segment_times(device, samples, places, trained)))
 
 
 def _all_roles(problem: Problem, clock: Clock, options: Options) -> list[Roles]:

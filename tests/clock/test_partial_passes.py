@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from fleetune.clock import Clock
-from fleetune.clock.partial_backward import backward_shares, with_least_backwards, with_whole_rests
+from fleetune.clock.partial_passes import backward_shares, forward_shares, with_least_passes, with_whole_rests
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.profile import PartialBackward
+from fleetune.contracts.profile import PartialPasses
 from fleetune.errors import Refused
 from tests.clock import fleets
 
-MEASURED = PartialBackward(passed=(0.5, 0.4, 0.3, 0.2), lowest=(0.9, 0.8, 0.7, 0.6))
+MEASURED = PartialPasses(below=(0.75, 0.5, 0.25, 0.1), passed=(0.5, 0.4, 0.3, 0.2), lowest=(0.9, 0.8, 0.7, 0.6))
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,13 @@ def test_each_unit_counts_what_is_computed_of_it(
     assert backward_shares(places, trained, MEASURED) == expected
 
 
+def test_forwards_below_the_lowest_trained_unit_keep_nothing() -> None:
+    """They count their part, and all others are whole."""
+    assert forward_shares((0, 1, 2, 3), {2}, MEASURED) == (0.75, 0.5, 1.0, 1.0)
+    assert forward_shares((2, 3), {3}, MEASURED) == (0.25, 1.0)
+    assert forward_shares((2, 3), {2}, MEASURED) == forward_shares((2, 3), set(), MEASURED) == (1.0, 1.0)
+
+
 def test_a_profile_without_parts_counts_wholes() -> None:
     """Profiles of other strategies, and of earlier releases."""
     assert backward_shares((0, 1, 2), {1}, None) == (0.0, 1.0, 1.0)
@@ -46,20 +53,20 @@ def lane(trains: tuple[str, ...]) -> Plan:
 
 
 def test_a_round_takes_what_is_computed() -> None:
-    """Two samples take 2.1 paces of 10 ms a unit forward and twice that backward: four forwards, then 0.8 of u1, all of
-    u2 and 0.2 of u3."""
+    """Two samples take 2.1 paces of 10 ms a unit forward and twice that backward: three forwards and 0.75 of u0's, then
+    0.8 of u1, all of u2 and 0.2 of u3."""
     fleet = fleets.fleet(fleets.device("a"))
     profile = fleets.profile([fleets.unit(f"u{k}") for k in range(4)], {"a": 0.01})
     parts = replace(profile, times=(replace(profile.times[0], partial=MEASURED),))
     unit_s = 0.01 * 2.1
-    assert Clock(fleet, parts).round_s(lane(("u1", "u2"))) == pytest.approx(unit_s * (4 + 2 * (0.8 + 1 + 0.2)))
+    assert Clock(fleet, parts).round_s(lane(("u1", "u2"))) == pytest.approx(unit_s * (3.75 + 2 * (0.8 + 1 + 0.2)))
     assert Clock(fleet, profile).round_s(lane(("u1", "u2"))) == pytest.approx(unit_s * (4 + 2 * 3))
     assert Clock(fleet, parts).round_s(lane(())) == Clock(fleet, profile).round_s(lane(()))
 
 
 def test_what_a_backward_runs_again_stays_whole() -> None:
     """Of backwards of 4 s that take 6 with a forward of 2 s, 0.5 and 0.8 leave (2 + 2) / 6 and (3.2 + 2) / 6."""
-    measured = PartialBackward(passed=(0.5, 0.5), lowest=(0.8, 0.8))
+    measured = PartialPasses(below=(0.9, 0.9), passed=(0.5, 0.5), lowest=(0.8, 0.8))
     found = with_whole_rests(measured, ((1.0, 4.0), (1.0, 4.0)), ((1.5, 6.0), (1.0, 4.0)))
     assert found.passed == pytest.approx((4 / 6, 0.5)) and found.lowest == pytest.approx((5.2 / 6, 0.8))
 
@@ -68,9 +75,10 @@ def test_the_least_of_backwards() -> None:
     """The smaller of both shares, and all of it where nothing was measured."""
     profile = fleets.profile([fleets.unit(f"u{k}") for k in range(4)], {"a": 0.01, "b": 0.01})
     parts = replace(profile, times=(replace(profile.times[0], partial=MEASURED), profile.times[1]))
-    least = with_least_backwards(parts)
+    least = with_least_passes(parts)
     for share, whole, part in zip(MEASURED.passed, profile.times[0].backward_s, least.times[0].backward_s, strict=True):
         assert part == pytest.approx([share * seconds for seconds in whole])
+    assert least.times[0].forward_s[1] == pytest.approx([0.5 * seconds for seconds in profile.times[0].forward_s[1]])
     assert least.times[1] == profile.times[1]
 
 
@@ -80,4 +88,4 @@ def test_shares_of_other_models_are_refused() -> None:
     with pytest.raises(Refused, match="partial needs one number for each of 1 units"):
         replace(times, partial=MEASURED)
     with pytest.raises(Refused, match=r"a share is 1\.5"):
-        PartialBackward(passed=(1.5,), lowest=(1.0,))
+        PartialPasses(below=(1.0,), passed=(1.5,), lowest=(1.0,))

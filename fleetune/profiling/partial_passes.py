@@ -1,9 +1,9 @@
-"""Times backwards of which only a part is needed beside whole ones: where a device trains some units of what it runs.
+"""Times passes of which only a part is needed beside whole ones: where a device trains some units of what it runs.
 
 Above what it trains, a backward passes through units whose parameters get no gradient: half of the time, where they
 would all be trained. Below the lowest trained unit nothing gets a gradient, so that this one computes none of its
-inputs: 0.7 of the time with adapters. Passes of the three kinds take turns, so that a device that changes its speed
-changes all of them.
+inputs: 0.7 of the time with adapters. Forwards below it keep nothing: 0.8 of the time. Passes of all kinds take turns,
+so that a device that changes its speed changes all of them.
 """
 
 import statistics
@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
-from fleetune.contracts.profile import PartialBackward
+from fleetune.contracts.profile import PartialPasses
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.linux import trim_heap
 from fleetune.models.graph import Graph
@@ -24,8 +25,10 @@ WHOLE, PASSED, LOWEST = "whole", "passed", "lowest"
 KINDS = (WHOLE, PASSED, LOWEST)
 TURNS = 4
 """After one that warms caches up."""
+RECORDED, BELOW = "recorded", "below"
+"""Forwards: those before whole backwards, and such that keep nothing for a backward."""
 Turn = dict[str, list[float]]
-"""Kind -> seconds of each unit's backward."""
+"""Kind -> seconds of each unit's backward or forward."""
 Trained = list[tuple[nn.Parameter, bool]]
 """Parameters of a unit, and whether it trains them."""
 
@@ -49,19 +52,20 @@ class _Kin(NamedTuple):
         )
 
     def leaves_out(self, kind: str) -> bool:
-        """Return whether a backward of this kind leaves out anything of the whole one."""
-        return any(trains for _, trains in self.parameters) if kind == PASSED else self.differentiated
+        """Return whether a pass of this kind leaves out anything of the whole one."""
+        is_trained = any(trains for _, trains in self.parameters)
+        return {PASSED: is_trained, LOWEST: self.differentiated, BELOW: is_trained or self.differentiated}[kind]
 
 
-def partial_backward(
+def partial_passes(
     graph: Graph,
     windows: Sequence[list[str]],
     load: Callable[[list[str]], dict[str, SegmentRunner]],
     data: TimedData,
     settings: TimingSettings,
-) -> PartialBackward:
+) -> PartialPasses:
     """Measure all units at the largest batch size, window by window, as `measure_units` does."""
-    passed, lowest = list[float](), list[float]()
+    below, passed, lowest = list[float](), list[float](), list[float]()
     size = settings.batch_sizes[-1]
     given = data.inputs(size)
     for names in windows:
@@ -75,9 +79,10 @@ def partial_backward(
             loss=data.loss if names is windows[-1] else None,
         )
         given, turns, units = _measure_window(empty, names, load, settings)
-        passed += shares(turns, PASSED, units)
-        lowest += shares(turns, LOWEST, units)
-    return PartialBackward(passed=tuple(passed), lowest=tuple(lowest))
+        below += shares(turns, BELOW, RECORDED, units)
+        passed += shares(turns, PASSED, WHOLE, units)
+        lowest += shares(turns, LOWEST, WHOLE, units)
+    return PartialPasses(below=tuple(below), passed=tuple(passed), lowest=tuple(lowest))
 
 
 def _measure_window(
@@ -94,36 +99,54 @@ def _measure_window(
     for _ in range(TURNS + 1):
         taken: Turn = {}
         for kind in KINDS:
-            given, taken[kind] = _backwards_s(window, kind, trained, settings)
+            given, taken[kind], forward_s = _passes_s(window, kind, trained, settings)
+            taken.setdefault(RECORDED, forward_s)
+        taken[BELOW] = _unrecorded_s(window, settings)
         turns.append(taken)
     return given, turns[1:], [_Kin.of(window, segment) for segment in window.segments]
 
 
-def shares(turns: Sequence[Turn], kind: str, units: Sequence[_Kin]) -> list[float]:
-    """Return each unit's share of its whole backward, the median over turns of all that are of its kin, since one alone
-    would be too noisy; 1 for units of which nothing is left out, and for those without a backward."""
+def shares(turns: Sequence[Turn], kind: str, whole: str, units: Sequence[_Kin]) -> list[float]:
+    """Return each unit's share of its whole pass, the median over turns of all that are of its kin, since one alone
+    would be too noisy; 1 for units of which nothing is left out, and for those without such a pass."""
     found: dict[_Kin, float] = {}
     for kin in set(units):
         places = [place for place, other in enumerate(units) if other == kin]
-        sums = [tuple(sum(turn[each][place] for place in places) for each in (kind, WHOLE)) for turn in turns]
-        parts = [part / whole for part, whole in sums if whole > 0]
+        sums = [tuple(sum(turn[each][place] for place in places) for each in (kind, whole)) for turn in turns]
+        parts = [part_s / whole_s for part_s, whole_s in sums if whole_s > 0]
         found[kin] = min(1.0, statistics.median(parts)) if parts and kin.leaves_out(kind) else 1.0
     return [found[kin] for kin in units]
 
 
-def _backwards_s(
+def _passes_s(
     window: Window, kind: str, trained: Sequence[Trained], settings: TimingSettings
-) -> tuple[Values, list[float]]:
-    """Run a window forward and backward; return its outputs, and the seconds of each unit's backward."""
+) -> tuple[Values, list[float], list[float]]:
+    """Run a window forward and backward; return its outputs, and the seconds of each unit's backward and forward."""
     _train(window, trained, kind != PASSED)
-    times: list[list[float]] = [[] for _ in window.segments]
+    forward, backward = _no_times(window), _no_times(window)
     throttle = CpuThrottle(settings.cores, sleep=rest)
     with throttle.throttled():
-        outputs, done = forwards(replace(window, differentiates=kind != LOWEST), settings, [[] for _ in times])
+        outputs, done = forwards(replace(window, differentiates=kind != LOWEST), settings, forward)
     with throttle.throttled():
-        backwards(window.segments, done, settings, times)
+        backwards(window.segments, done, settings, backward)
     _train(window, trained, True)
-    return {number: value.detach() for number, value in outputs.items()}, [taken_s for (taken_s,) in times]
+    return {number: value.detach() for number, value in outputs.items()}, _firsts(backward), _firsts(forward)
+
+
+def _unrecorded_s(window: Window, settings: TimingSettings) -> list[float]:
+    """Run a window forward, keeping nothing for a backward; return the seconds of each unit."""
+    forward = _no_times(window)
+    with torch.no_grad(), CpuThrottle(settings.cores, sleep=rest).throttled():
+        forwards(replace(window, differentiates=False), settings, forward)
+    return _firsts(forward)
+
+
+def _no_times(window: Window) -> list[list[float]]:
+    return [[] for _ in window.segments]
+
+
+def _firsts(times: list[list[float]]) -> list[float]:
+    return [taken_s for (taken_s,) in times]
 
 
 def _train(window: Window, trained: Sequence[Trained], trains: bool) -> None:

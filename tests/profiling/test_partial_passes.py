@@ -5,15 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fleetune.contracts import json_io
-from fleetune.contracts.profile import PartialBackward
+from fleetune.contracts.profile import PartialPasses
 from fleetune.contracts.run_config import RunConfig
 from fleetune.models.segment import SegmentRunner
-from fleetune.profiling import partial_backward as module
+from fleetune.profiling import partial_passes as module
 from fleetune.profiling.cache import MeasurementCache
-from fleetune.profiling.partial_backward import LOWEST, PASSED, TURNS, WHOLE, _Kin, partial_backward, shares
+from fleetune.profiling.partial_passes import LOWEST, PASSED, TURNS, WHOLE, _Kin, partial_passes, shares
 from fleetune.profiling.profile import profile
 from fleetune.profiling.timing import TimedData, TimingSettings
 from tests.models.instances import batch, recorded
@@ -39,11 +40,11 @@ def test_units_that_are_alike_share_a_median() -> None:
         {WHOLE: [4.0, 6.0, 0.0], PASSED: [3.0, 2.0, 0.0]},
     ]
     block = _Kin((((2, 2), True),), 3, True)
-    assert shares(turns, PASSED, [block, block, block._replace(operations=1)]) == [0.5, 0.5, 1.0]
+    assert shares(turns, PASSED, WHOLE, [block, block, block._replace(operations=1)]) == [0.5, 0.5, 1.0]
     frozen = block._replace(parameters=(((2, 2), False),))
-    assert shares(turns, PASSED, [frozen, block, block._replace(operations=1)])[0] == 1.0
+    assert shares(turns, PASSED, WHOLE, [frozen, block, block._replace(operations=1)])[0] == 1.0
     as_lowest = [{**turn, LOWEST: turn[PASSED]} for turn in turns]
-    assert shares(as_lowest, LOWEST, [block._replace(differentiated=False), block, block])[0] == 1.0
+    assert shares(as_lowest, LOWEST, WHOLE, [block._replace(differentiated=False), block, block])[0] == 1.0
 
 
 @pytest.mark.parametrize(("windows", "changes"), [(1, {}), (2, {}), (1, {"mixed_precision": "bf16"})])
@@ -70,6 +71,13 @@ def test_each_kind_computes_its_part_alone(
         seen.append((got[0], got[1]))
 
     monkeypatch.setattr(module, "backwards", watched)
+    run_forward, recording = module.forwards, list[bool]()
+
+    def watched_forward(*given: Any) -> Any:
+        recording.append(torch.is_grad_enabled())
+        return run_forward(*given)
+
+    monkeypatch.setattr(module, "forwards", watched_forward)
     made: dict[str, SegmentRunner] = {}
 
     def load(units: list[str]) -> dict[str, SegmentRunner]:
@@ -83,14 +91,15 @@ def test_each_kind_computes_its_part_alone(
     data = TimedData(inputs=lambda size: {number: rows[name] for name, number in ready.graph.inputs.items()})
     middle = len(names) // 2
     parts = [names] if windows == 1 else [names[:middle], names[middle:]]
-    found = partial_backward(ready.graph, parts, load, data, TimingSettings(batch_sizes=(3,), cores=1.0))
+    found = partial_passes(ready.graph, parts, load, data, TimingSettings(batch_sizes=(3,), cores=1.0))
     by_kind = {WHOLE: (True, True), PASSED: (False, True), LOWEST: (True, False)}
     assert seen == [by_kind[kind] for kind in kinds] * (TURNS + 1) * windows
     for turn in range(0, len(flops), len(kinds)):
         whole, *parts_of_it = flops[turn : turn + len(kinds)]
         assert whole == flops[turn // (len(kinds) * (TURNS + 1)) * len(kinds) * (TURNS + 1)]
         assert all(0 < part < 0.9 * whole for part in parts_of_it)
-    assert len(found.passed) == len(found.lowest) == len(names)
+    assert recording == [True, True, True, False] * (TURNS + 1) * windows
+    assert len(found.below) == len(found.passed) == len(found.lowest) == len(names)
     assert all(parameter.requires_grad for segment in made.values() for parameter in segment.parameters.values())
 
 
@@ -107,7 +116,7 @@ def test_measurements_with_parts_serve_runs_without_and_not_the_other_way(tmp_pa
     after others have measured for times of codecs (bug: two kinds of runs measured anew by turns for ever)."""
     graph, _ = prepared(tmp_path)
     units = len(graph.units)
-    measured = {"partial": {"passed": [0.5] * units, "lowest": [0.7] * units}}
+    measured = {"partial": {"below": [0.8] * units, "passed": [0.5] * units, "lowest": [0.7] * units}}
     said = []
     for number, asked in enumerate((False, True, True, False)):
         launcher = Scripted({"ann": ScriptedJob([costs(units, 1.0) | (measured if asked else {})], 0)})
@@ -121,5 +130,5 @@ def test_measurements_with_parts_serve_runs_without_and_not_the_other_way(tmp_pa
         profile(replace(task, cache=MeasurementCache(tmp_path / "kept", f"later {number}")))
         said.append((bool(launcher.given), None))
     assert said[4:] == [(True, None), (False, None)]
-    parts = PartialBackward(passed=(0.5,) * units, lowest=(0.7,) * units)
+    parts = PartialPasses(below=(0.8,) * units, passed=(0.5,) * units, lowest=(0.7,) * units)
     assert said[:4] == [(True, None), (True, parts), (False, parts), (False, None)]
