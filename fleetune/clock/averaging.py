@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from fleetune.clock.costs import nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, simulate_graph
+from fleetune.clock.link_costs import links_of_their_own
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, TimelineRow
 from fleetune.contracts.plan import AVERAGE, LinkUse, Plan
@@ -73,6 +74,7 @@ class _Exchange:
         self.links = {(link.source, link.target): link for link in fleet.links}
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.numbers = {name: k for k, name in enumerate(plan.devices)}
+        self.alone = links_of_their_own(fleet)
         total = profile.trainable_bytes(unit.name for unit in profile.units)
         self.part_bytes = max(PART_BYTES, -(-total // MOST_PARTS))
         self.parts = max(1, -(-total // self.part_bytes))
@@ -148,9 +150,11 @@ class _Exchange:
         link = self.links[device, step.peer]
         share = self.uses.get((device, step.peer), LinkUse(source=device, target=step.peer)).share
         lane = [lane.name for lane in self.plan.lanes].index(step.action.lane)
+        source, target = self.numbers[device], self.numbers[step.peer]
+        own, is_alone = len(self.numbers) * (1 + source) + target, (device, step.peer) in self.alone
         return Transfer(
-            egress=self.numbers[device],
-            ingress=self.numbers[step.peer],
+            egress=own if is_alone else source,
+            ingress=own if is_alone else target,
             holds_ns=nanoseconds(self._size(part, step) / (link.bytes_per_s * share)),
             latency_ns=nanoseconds(link.latency_s),
             rank=(part, lane, step.action.segment, self.numbers[device]),

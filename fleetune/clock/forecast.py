@@ -177,7 +177,8 @@ class Clock:
         """Simulate one round and return its timeline, totals and memory.
 
         Where the profile knows what lies between rounds (`between_rounds`), the round is longer than `round_s` says,
-        which is what planners minimise.
+        which is what planners minimise; it can be shorter where links are shaped one by one, whose messages `round_s`
+        lets wait for each other.
         """
         rows, round_s, period_s = self._timed(plan)
         busy_ns = dict.fromkeys(plan.devices, 0)

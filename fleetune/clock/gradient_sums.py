@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from fleetune.clock.between_rounds import BOTH_WAYS
 from fleetune.clock.costs import nanoseconds
 from fleetune.clock.limits import countable
-from fleetune.clock.link_costs import frame_s_per_byte, ring_cpu_s
+from fleetune.clock.link_costs import frame_s_per_byte, links_of_their_own, ring_cpu_s
 from fleetune.clock.timeline import AllReduce
 from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.link_frames import FRAME_BYTES, ring_slices
@@ -24,6 +24,7 @@ class GradientSums:
     def __init__(self, fleet: Fleet, links: Mapping[tuple[str, str], Link], profile: Profile) -> None:
         """links: as messages find them in a round."""
         self._fleet, self._links, self._profile = fleet, links, profile
+        self._alone = links_of_their_own(fleet)
         self._trainable = {unit.name: unit.trainable_bytes for unit in profile.units}
         self._tied = {unit.name: unit.tied for unit in profile.units if unit.tied}
 
@@ -49,18 +50,23 @@ class GradientSums:
         """Return the messages with gradients of weights that several segments of a lane share, and when all are there.
 
         rows: of the round without them. A device sends each to one member of every other segment that has the weight,
-        one after the other, as soon as its own group's sum is done and what it has sent before has left.
+        one after the other but over links of their own, as soon as its own group's sum is done and what it has sent
+        before has left.
         """
         if not self.shares_weights(plan):
             return [], 0.0
         segments = {lane.name: lane.segments for lane in plan.lanes}
         sums: dict[_Seat, int] = {}
-        free_ns: dict[str, int] = {}
+        free_ns: dict[tuple[str, str], int] = {}
+
+        def port(source: str, target: str) -> tuple[str, str]:
+            return (source, target) if (source, target) in self._alone else (source, "")
+
         for row in rows:
             action, end_ns = parse_action(row.action), nanoseconds(row.end_s)
             if row.is_transfer:
-                source = row.device.split(">")[0]
-                free_ns[source] = max(free_ns.get(source, 0), end_ns)
+                used = port(*row.device.split(">"))
+                free_ns[used] = max(free_ns.get(used, 0), end_ns)
             elif action.letter in (BACKWARD, REDUCE):
                 seat = (action.lane, action.segment)
                 sums[seat] = max(sums.get(seat, 0), end_ns)
@@ -74,17 +80,18 @@ class GradientSums:
                 ends = (segments[action.lane][at] for at in (action.segment, action.micro_batch))
                 shared = frozenset.intersection(*map(self._names, ends))
                 size = sum(self._profile.tied_bytes.get(name, 0) for name in shared)
-                start_ns = max(free_ns.get(own.device, 0), sums.get((action.lane, action.segment), 0))
+                used = port(own.device, step.peer)
+                start_ns = max(free_ns.get(used, 0), sums.get((action.lane, action.segment), 0))
                 holds_s = countable(f"link {own.device}>{step.peer}", size / link.bytes_per_s)
-                free_ns[own.device] = start_ns + nanoseconds(holds_s)
-                last_ns = max(last_ns, free_ns[own.device] + nanoseconds(link.latency_s))
+                free_ns[used] = start_ns + nanoseconds(holds_s)
+                last_ns = max(last_ns, free_ns[used] + nanoseconds(link.latency_s))
                 found.append(
                     TimelineRow(
                         device=f"{own.device}>{step.peer}",
                         lane=action.lane,
                         action=str(action),
                         start_s=start_ns / 1e9,
-                        end_s=free_ns[own.device] / 1e9,
+                        end_s=free_ns[used] / 1e9,
                         bytes=size,
                     )
                 )

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from fleetune.contracts.fleet import Device, Fleet
 
+REACHED = 0.9
+"""Of the rate that a link is shaped to: a processor would limit one that is slower than this."""
+
 
 def lost_s_per_byte(device: Device) -> float:
     """Return the compute seconds that a device loses per byte sent or received.
@@ -66,6 +69,21 @@ def ring_cpu_s(fleet: Fleet, members: Sequence[str], summed_bytes: int) -> float
     alone = (spent_s([each.name]) / each.cores for each in held if _computes_beside_links(each))
     shared = (spent_s(n for n in members if n in machine.devices) / machine.cores for machine in fleet.machines)
     return max((*alone, *shared), default=0.0)
+
+
+def links_of_their_own(fleet: Fleet) -> frozenset[tuple[str, str]]:
+    """Return the links (source, target) whose messages wait for no others of the two devices: each is shaped to a rate
+    of its own, which it reaches. Elsewhere a device sends to one other at a time and receives from one, since what
+    limits its links may be its own connection, or its processor.
+    """
+    asked = fleet.emulated_links
+    if asked is None:
+        return frozenset()
+    return frozenset(
+        (link.source, link.target)
+        for link in fleet.links
+        if link.bytes_per_s >= REACHED * asked.link(link.source, link.target).bytes_per_s
+    )
 
 
 def _computes_beside_links(device: Device) -> bool:

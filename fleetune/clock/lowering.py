@@ -12,7 +12,7 @@ from fleetune.clock.coding import Coding
 from fleetune.clock.costs import nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, TransferEnd
 from fleetune.clock.limits import countable
-from fleetune.clock.link_costs import frame_s_per_byte, lost_s_per_byte
+from fleetune.clock.link_costs import frame_s_per_byte, links_of_their_own, lost_s_per_byte
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan
@@ -78,7 +78,8 @@ class PlanLowering:
 
     `costs` are compute seconds, without the CPU cost of transfers and codecs. `updates_ns` are devices' optimizer steps
     of the round before, which everything that they do waits for; with them, messages wait for the encryption of their
-    first frame and the decryption of their last one, too. Refused: an order with foreign or repeated actions.
+    first frame and the decryption of their last one, too, and not for messages of other links where each has a rate of
+    its own. Refused: an order with foreign or repeated actions.
     """
 
     def __init__(
@@ -98,8 +99,7 @@ class PlanLowering:
         self.lost_s_per_byte = {name: lost_s_per_byte(fleet.device(name)) for name in plan.devices}
         self.frame_s_per_byte = {name: frame_s_per_byte(fleet.device(name)) for name in plan.devices if updates_ns}
         self.numbers = {name: k for k, name in enumerate(plan.devices)}
-        self.shaped = bool(updates_ns) and fleet.emulated_links is not None
-        """Whether links are shaped pair by pair, so that those of one device do not wait for each other."""
+        self.alone = links_of_their_own(fleet) if updates_ns else frozenset()
         self.lanes = {lane.name: index for index, lane in enumerate(plan.lanes)}
         self.infos: list[TransferInfo] = []
         self.sends: defaultdict[TaskKey, list[int]] = defaultdict(list)
@@ -197,7 +197,7 @@ class PlanLowering:
         link, use = self.links[info.source, info.target], self._use_of(info.source, info.target)
         a, b = self.numbers[info.source], self.numbers[info.target]
         own = len(self.numbers) * (1 + a) + b  # each share of a medium is a port of its own
-        is_alone = self.shaped or use.share != 1.0
+        is_alone = use.share != 1.0 or (info.source, info.target) in self.alone
         owner = f"link {info.source}>{info.target}"
         return Transfer(
             egress=own if is_alone else a,

@@ -69,7 +69,14 @@ def with_least_passes(profile: Profile) -> Profile:
     def of(times: DeviceTimes) -> DeviceTimes:
         if times.partial is None:
             return times
-        backward = map(min, times.partial.passed, times.partial.lowest)
+        trained = [unit.trainable_bytes > 0 for unit in profile.units]
+        above = [any(trained[:place]) for place in range(len(trained))]
+        backward = [
+            min(passed if is_above else 1.0, lowest if is_trained else 1.0)
+            for passed, lowest, is_above, is_trained in zip(
+                times.partial.passed, times.partial.lowest, above, trained, strict=True
+            )
+        ]
         return replace(
             times,
             forward_s=least(times.forward_s, times.partial.below),

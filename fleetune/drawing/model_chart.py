@@ -81,13 +81,10 @@ def _lane_seconds(clock: Clock, plan: Plan, lane: Lane) -> list[list[float]]:
         parts = [_mean(left.get(name, ((1.0, 1.0),))) for name in segment.units]
         members = []
         for share in segment.shares:
-            forward, backward = clock.unit_times(share.device, share.samples)
-            places = [clock.profile.position(name) for name in segment.units]
+            places, trained = (list(map(clock.profile.position, names)) for names in (segment.units, segment.trained))
+            forward, backward = clock.segment_times(share.device, share.samples, places, trained)
             members.append(
-                [
-                    forward[place] * parts[k][0] + backward[place] * parts[k][1] * (k >= first)
-                    for k, place in enumerate(places)
-                ]
+                [forward[k] * parts[k][0] + backward[k] * parts[k][1] * (k >= first) for k in range(len(places))]
             )
         found.append(max(members, key=sum))
     return found

@@ -2,7 +2,7 @@
 
 Above what it trains, a backward passes through units whose parameters get no gradient: half of the time, where they
 would all be trained. Below the lowest trained unit nothing gets a gradient, so that this one computes none of its
-inputs: 0.7 of the time with adapters. Forwards below it keep nothing: 0.8 of the time. Passes of all kinds take turns,
+inputs: 0.75 of the time with adapters. Forwards below it keep nothing: 0.8 of the time. Passes of all kinds take turns,
 so that a device that changes its speed changes all of them.
 """
 
@@ -154,4 +154,4 @@ def _train(window: Window, trained: Sequence[Trained], trains: bool) -> None:
     for segment, parameters in zip(window.segments, trained, strict=True):
         for parameter, is_trained in parameters:
             parameter.requires_grad_(is_trained and trains)
-        segment.drop_copies()  # in half precision they are what gets a gradient
+        segment.renew_copies()  # in half precision they are what gets a gradient; made once for all micro-batches

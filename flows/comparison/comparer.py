@@ -109,17 +109,14 @@ class _Attempt:
     error: FleetuneError | None = None
 
 
-def _measuring_all(configs: Sequence[RunConfig]) -> RunConfig:
-    """Return the config that measures for all: what any of them needs to be timed, and no scores if one needs none.
+def _with_all_times(plainest: RunConfig, configs: Sequence[RunConfig]) -> RunConfig:
+    """Return the config that measures for all: the plainest one with what any of them needs to be timed.
 
-    The others find these times in the cache of measurements, which serve those that need less, too.
+    They find these times in the cache of measurements, which serve those that need less, too.
     """
-    first = next((one for one in configs if not one.profile.scores), configs[0])
     profiles = [one.profile for one in configs]
-    timed = replace(
-        first.profile, codecs=any(one.codecs for one in profiles), partial=any(one.partial for one in profiles)
-    )
-    return replace(first, profile=timed)
+    codecs, parts = any(one.codecs for one in profiles), any(one.partial for one in profiles)
+    return replace(plainest, profile=replace(plainest.profile, codecs=codecs, partial=parts))
 
 
 class Comparer:
@@ -131,7 +128,8 @@ class Comparer:
         self._context, self._request = context, request
         self._configs = {name: self._config(name) for name in request.strategies}
         first = next(iter(self._configs.values()))
-        self._measuring = _measuring_all(list(self._configs.values()))
+        self._plainest = next((one for one in self._configs.values() if not one.profile.scores), first)
+        self._measuring = _with_all_times(self._plainest, list(self._configs.values()))
         if request.train and first.fleet.simulated:
             raise Refused(
                 f"train: device {first.fleet.simulated[0]} is simulated, so nothing can be trained on it; compare "
@@ -187,6 +185,8 @@ class Comparer:
         """Measure the fleet and profile the model, in a run that ends there."""
         self._say("measuring the fleet and the model for all strategies")
         done = self._run(self._measuring, StageSelection(until="profile"))
+        if isinstance(done.error, Refused) and self._measuring != self._plainest:  # what one needs may not be had
+            done = self._run(self._plainest, StageSelection(until="profile"))
         if done.error is not None or done.run is None:
             raise done.error or TryAgain("the run that measures the fleet has left no record; run it again")
         return done.run

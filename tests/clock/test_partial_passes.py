@@ -72,11 +72,16 @@ def test_what_a_backward_runs_again_stays_whole() -> None:
 
 
 def test_the_least_of_backwards() -> None:
-    """The smaller of both shares, and all of it where nothing was measured."""
-    profile = fleets.profile([fleets.unit(f"u{k}") for k in range(4)], {"a": 0.01, "b": 0.01})
-    parts = replace(profile, times=(replace(profile.times[0], partial=MEASURED), profile.times[1]))
+    """The smaller of both shares of a trained unit; the lowest trained one is never passed, and one that is not trained
+    is never the lowest. All of it where nothing was measured."""
+    units = [replace(fleets.unit(f"u{k}"), trainable_bytes=trained) for k, trained in enumerate((1, 0, 1, 1))]
+    profile = fleets.profile(units, {"a": 0.01, "b": 0.01})
+    measured = replace(MEASURED, passed=(0.0, 0.4, 0.9, 0.2), lowest=(0.9, 0.0, 0.7, 0.6))
+    parts = replace(profile, times=(replace(profile.times[0], partial=measured), profile.times[1]))
     least = with_least_passes(parts)
-    for share, whole, part in zip(MEASURED.passed, profile.times[0].backward_s, least.times[0].backward_s, strict=True):
+    for share, whole, part in zip(
+        (0.9, 0.4, 0.7, 0.2), profile.times[0].backward_s, least.times[0].backward_s, strict=True
+    ):
         assert part == pytest.approx([share * seconds for seconds in whole])
     assert least.times[0].forward_s[1] == pytest.approx([0.5 * seconds for seconds in profile.times[0].forward_s[1]])
     assert least.times[1] == profile.times[1]

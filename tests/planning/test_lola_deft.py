@@ -250,6 +250,19 @@ def tied(names: list[str]) -> Problem:
     return replace(problem, profile=replace(problem.profile, units=units, tied_bytes={"w": 60}))
 
 
+def test_a_block_sends_what_its_lane_trains() -> None:
+    """Bug: a head of 100 bytes that belongs to the lower block was counted as sent by both: two blocks of 200 bytes
+    each, though lanes send 100 and 240, over a medium of 10 bytes a second."""
+    problem = tied(["wte", "layer.0.output", "layer.1.query", "layer.1.output", "head"])
+    sizes = (100, 100, 50, 50, 100)
+    units = tuple(replace(unit, trainable_bytes=size) for unit, size in zip(problem.profile.units, sizes, strict=True))
+    slow = replace(problem.fleet, links=tuple(replace(each, bytes_per_s=10.0) for each in problem.fleet.links))
+    problem = replace(problem, fleet=slow, profile=replace(problem.profile, units=units))
+    result = solved(problem)
+    assert result.lower_bound is not None and result.lower_bound < result.objective
+    assert result.lower_bound < (200 + 200) / 10
+
+
 @pytest.mark.parametrize("recompute", [NEVER, ALWAYS])
 def test_the_bound_knows_who_trains_a_weight_of_two_blocks(recompute: str) -> None:
     """Bug: the problem counted a shared head as trained by the upper block's device and as passed by the other, the

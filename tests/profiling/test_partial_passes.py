@@ -14,7 +14,17 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.models.segment import SegmentRunner
 from fleetune.profiling import partial_passes as module
 from fleetune.profiling.cache import MeasurementCache
-from fleetune.profiling.partial_passes import LOWEST, PASSED, TURNS, WHOLE, _Kin, partial_passes, shares
+from fleetune.profiling.partial_passes import (
+    BELOW,
+    LOWEST,
+    PASSED,
+    RECORDED,
+    TURNS,
+    WHOLE,
+    _Kin,
+    partial_passes,
+    shares,
+)
 from fleetune.profiling.profile import profile
 from fleetune.profiling.timing import TimedData, TimingSettings
 from tests.models.instances import batch, recorded
@@ -43,6 +53,9 @@ def test_units_that_are_alike_share_a_median() -> None:
     assert shares(turns, PASSED, WHOLE, [block, block, block._replace(operations=1)]) == [0.5, 0.5, 1.0]
     frozen = block._replace(parameters=(((2, 2), False),))
     assert shares(turns, PASSED, WHOLE, [frozen, block, block._replace(operations=1)])[0] == 1.0
+    below = [{RECORDED: [2.0, 2.0, 4.0], BELOW: [1.0, 1.0, 1.0]}]
+    still = frozen._replace(differentiated=False)
+    assert shares(below, BELOW, RECORDED, [block, block, still]) == [0.5, 0.5, 1.0]
     as_lowest = [{**turn, LOWEST: turn[PASSED]} for turn in turns]
     assert shares(as_lowest, LOWEST, WHOLE, [block._replace(differentiated=False), block, block])[0] == 1.0
 

@@ -369,8 +369,9 @@ def _plan(problem: Problem, roles: Roles, assignment: Assignment) -> Plan:
 
 
 def _bytes(problem: Problem, block: Block) -> int:
-    """Trained bytes of a block."""
-    return sum(unit.trainable_bytes for unit in problem.profile.units[block.first : block.end])
+    """Bytes of what the lane of a block trains, and sends."""
+    units = problem.profile.units
+    return problem.profile.trainable_bytes(units[k].name for k in _trained_places(units, block))
 
 
 def _activation_bytes(units: Sequence[Unit]) -> int:

@@ -7,8 +7,9 @@ not its slots.
 Deviations: times are measured; both cuts are the same for all clients, and are searched if none are given; tasks are
 not preempted, as no runtime can interrupt a backward pass. A client's batch may have several micro-batches, and a
 helper then runs all of its forwards before its backwards; training.batch_samples is per client. The clock also counts
-contention of clients at a helper's port, which the paper leaves out. FedAvg comes after a number of rounds, not after
-an epoch; the forecast tells its time apart from a round's. Clients take as many steps as `local_rounds` says.
+contention of clients at a helper's port, where links have no rates of their own; the paper leaves it out. FedAvg comes
+after a number of rounds, not after an epoch; the forecast tells its time apart from a round's. Clients take as many
+steps as `local_rounds` says.
 """
 
 import math

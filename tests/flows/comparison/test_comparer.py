@@ -103,9 +103,26 @@ def test_heads_are_scored_for_those_who_need_it(store: Store, pipeline: StandIn)
 
 def test_who_needs_most_measures_for_all(store: Store, pipeline: StandIn) -> None:
     """The measuring run times what any of the strategies needs, whose runs then find their times; they ask as ever."""
-    compared(store, "d2ft", "dp", "lola-deft")
-    asked = [(each.profile.scores, each.profile.partial) for _, _, each in pipeline.asked]
-    assert asked == [(False, True), (True, False), (False, False), (False, True)]
+    compared(store, "d2ft", "dp", "fusionllm-top-k", "lola-deft")
+    asked = [(each.profile.scores, each.profile.codecs, each.profile.partial) for _, _, each in pipeline.asked]
+    alone = [(True, False, False), (False, False, False), (False, True, False), (False, False, True)]
+    assert asked == [(False, True, True), *alone]
+
+
+def test_what_one_needs_and_cannot_have_ends_no_comparison(
+    store: Store, pipeline: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the times that one strategy needs are refused, the rest is measured without them, and that one keeps why."""
+    whole = pipeline.run_with
+
+    def refusing(context: Any, config: Any, selection: Any) -> Any:
+        if config.profile.codecs:
+            raise Refused("profile: values of 4 and of 8 bytes an element")
+        return whole(context, config, selection)
+
+    monkeypatch.setattr("flows.api.run_with", refusing)
+    found = compared(store, "dp", "fusionllm-top-k")
+    assert [row.state for row in found.strategies] == ["planned", "refused"]
 
 
 def test_a_comparison_promotes_nothing(store: Store, pipeline: StandIn) -> None:
