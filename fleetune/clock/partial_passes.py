@@ -1,9 +1,8 @@
 """Shares of passes that are computed where a device trains some units of what it runs.
 
 A backward ends at the lowest trained unit, below which forwards keep nothing for it, and passes through units above
-that are not trained. Units are taken for
-a chain: where several read one value that needs no gradient, as the three projections of an attention do, each of them
-may compute less than this counts.
+that are not trained. Units are taken for a chain: where several read one value that needs no gradient, as the three
+projections of an attention do, each of them may compute less than this counts.
 """
 
 from collections.abc import Collection, Iterable, Sequence
