@@ -10,16 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.forecast_error.runs import CaseRunner, FailedRun, FleetCase
+from benchmarks.forecast_error.table import failed_row, why_no_figure
 from benchmarks.report import Figure, Sheet
 from fleetune.clock import Clock
-from fleetune.contracts import json_io
-from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.errors import FleetuneError
 from fleetune.launching import open_sites
 from fleetune.launching.placement import ChangedSites, FleetPlacement
-from fleetune.store import RunRecord
 from fleetune.training import coordinator
 from fleetune.training.dry_worker import DryLauncher
 from fleetune.training.task import TrainingTask
@@ -88,7 +85,7 @@ def table(cases: Sequence[FleetCase], listed: Sequence[DryRun | FailedRun]) -> S
             f"{statistics.median(each.rounds_s):.3f}", span, f"{each.beyond_s * 1e3:+.1f}", share,
         ))  # fmt: skip
     failed = [each for each in listed if isinstance(each, FailedRun)]
-    found.rows += [(each.fleet, each.strategy, *[""] * (len(COLUMNS) - 3), f"failed: {each.why}") for each in failed]
+    found.rows += [failed_row(each, len(COLUMNS)) for each in failed]
     found.remarks = [f"{case.name}: {case.about}" for case in cases]
     found.figures = list(_figures(runs, failed))
     return found
@@ -97,9 +94,7 @@ def table(cases: Sequence[FleetCase], listed: Sequence[DryRun | FailedRun]) -> S
 def _figures(runs: Sequence[DryRun], failed: Sequence[FailedRun]) -> Iterator[Figure]:
     name = "dry_round_beyond_its_parts"
     if failed or not runs:
-        lost = ", ".join(f"{each.fleet}/{each.strategy}" for each in failed) or "all"
-        why = f"runs of the list failed, and none may be left out: {lost}"
-        yield Figure(name=name, value=None, unit="of a round", better="lower", why=why)
+        yield Figure(name=name, value=None, unit="of a round", better="lower", why=why_no_figure(failed))
         return
     shares = [run.beyond_s / run.forecast_s for run in runs]
     yield Figure(
@@ -115,7 +110,7 @@ def _figures(runs: Sequence[DryRun], failed: Sequence[FailedRun]) -> Iterator[Fi
 
 def _dry_run(runner: CaseRunner, case: FleetCase, strategy: str, folder: Path) -> DryRun:
     planned = runner.planned(strategy)
-    fleet, profile, result = _artifacts(runner, planned)
+    fleet, profile, result = runner.artifacts(planned)
     round_s = Clock(fleet, profile).forecast(result.plan).round_s
     parts_s = Clock(fleet, without_computing(profile)).forecast(result.plan).round_s
     rounds = max(FEWEST, min(MOST, math.ceil(LEAST_S / parts_s))) if parts_s else MOST
@@ -142,13 +137,4 @@ def _dry_run(runner: CaseRunner, case: FleetCase, strategy: str, folder: Path) -
         forecast_s=round_s,
         parts_s=parts_s,
         rounds_s=tuple(each.round_s for each in metrics.rounds),
-    )
-
-
-def _artifacts(runner: CaseRunner, planned: RunRecord) -> tuple[Fleet, Profile, PlanResult]:
-    folders = {kind: runner.store.folder(kind, planned.outputs[kind]) for kind in ("fleet", "profile", "plan")}
-    return (
-        json_io.read(Fleet, folders["fleet"] / "fleet.json"),
-        json_io.read(Profile, folders["profile"] / "profile.json"),
-        json_io.read(PlanResult, folders["plan"] / "plan.json"),
     )

@@ -324,12 +324,18 @@ class CaseRunner:
 
     def _forecast(self, planned: RunRecord) -> Forecast:
         """Return the forecast of a run's plan by the newest profile; a plan that is stored keeps its first one."""
+        fleet, profile, result = self.artifacts(planned)
+        return forecast(result.plan, fleet, profile)
+
+    def artifacts(self, planned: RunRecord) -> tuple[Fleet, Profile, PlanResult]:
+        """Return the newest fleet and profile, and a run's plan."""
         assert self._profiled is not None, "a fleet is profiled before a plan is made"
         outputs = self._profiled.outputs
-        fleet = json_io.read(Fleet, self.store.folder("fleet", outputs["fleet"]) / "fleet.json")
-        profile = json_io.read(Profile, self.store.folder("profile", outputs["profile"]) / "profile.json")
-        plan = json_io.read(PlanResult, self.store.folder("plan", planned.outputs["plan"]) / "plan.json").plan
-        return forecast(plan, fleet, profile)
+        return (
+            json_io.read(Fleet, self.store.folder("fleet", outputs["fleet"]) / "fleet.json"),
+            json_io.read(Profile, self.store.folder("profile", outputs["profile"]) / "profile.json"),
+            json_io.read(PlanResult, self.store.folder("plan", planned.outputs["plan"]) / "plan.json"),
+        )
 
     def _run(
         self,

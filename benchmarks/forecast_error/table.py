@@ -35,8 +35,7 @@ def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]
     runs = [each for each in listed if isinstance(each, CompletedRun)]
     failed = [each for each in listed if isinstance(each, FailedRun)]
     plans = grouped(runs)
-    for each in failed:
-        sheet.rows.append((each.fleet, each.strategy, *[""] * (len(COLUMNS) - 3), f"failed: {each.why}"))
+    sheet.rows += [failed_row(each, len(COLUMNS)) for each in failed]
     sheet.rows += [_row(each) for each in plans]
     sheet.remarks = [f"{case.name}: {case.about}" for case in cases]
     sheet.remarks += [
@@ -47,6 +46,17 @@ def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]
     ]
     sheet.figures = [*_errors(plans, failed), *_speedups(plans), _ready(runs)]
     return sheet
+
+
+def failed_row(failed: FailedRun, columns: int) -> tuple[str, ...]:
+    """The row of a failed run, in a table of so many columns."""
+    return (failed.fleet, failed.strategy, *[""] * (columns - 3), f"failed: {failed.why}")
+
+
+def why_no_figure(failed: Sequence[FailedRun]) -> str:
+    """Why a figure of all runs has no value."""
+    lost = ", ".join(f"{each.fleet}/{each.strategy}" for each in failed) or "all"
+    return f"runs of the list failed, and none may be left out: {lost}"
 
 
 def _row(plan: Repeats) -> tuple[str, ...]:
@@ -79,8 +89,7 @@ def _percent(value: float | None, sign: str = "") -> str:
 
 def _errors(plans: Sequence[Repeats], failed: Sequence[FailedRun]) -> list[Figure]:
     if failed or not plans:
-        lost = ", ".join(f"{each.fleet}/{each.strategy}" for each in failed) or "all"
-        why = f"runs of the list failed, and none may be left out: {lost}"
+        why = why_no_figure(failed)
         names = ("forecast_error_median", "forecast_error_worst", "forecast_bias", "interval_coverage")
         return [Figure(name=name, value=None, unit="of measured", better="lower", why=why) for name in names]
     runs = [run for plan in plans for run in plan.runs]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fleetune.clock.costs import nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, simulate_graph
-from fleetune.clock.link_costs import links_of_their_own
+from fleetune.clock.link_costs import links_of_their_own, ports
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, TimelineRow
 from fleetune.contracts.plan import AVERAGE, LinkUse, Plan
@@ -150,11 +150,11 @@ class _Exchange:
         link = self.links[device, step.peer]
         share = self.uses.get((device, step.peer), LinkUse(source=device, target=step.peer)).share
         lane = [lane.name for lane in self.plan.lanes].index(step.action.lane)
-        source, target = self.numbers[device], self.numbers[step.peer]
-        own, is_alone = len(self.numbers) * (1 + source) + target, (device, step.peer) in self.alone
+        alone = (device, step.peer) in self.alone
+        held = ports(self.numbers[device], self.numbers[step.peer], len(self.numbers), alone=alone)
         return Transfer(
-            egress=own if is_alone else source,
-            ingress=own if is_alone else target,
+            egress=held.egress,
+            ingress=held.ingress,
             holds_ns=nanoseconds(self._size(part, step) / (link.bytes_per_s * share)),
             latency_ns=nanoseconds(link.latency_s),
             rank=(part, lane, step.action.segment, self.numbers[device]),

@@ -86,6 +86,19 @@ def links_of_their_own(fleet: Fleet) -> frozenset[tuple[str, str]]:
     )
 
 
+class Ports(NamedTuple):
+    """Numbers of the ports that a transfer occupies at its sender and its receiver."""
+
+    egress: int
+    ingress: int
+
+
+def ports(source: int, target: int, devices: int, *, alone: bool) -> Ports:
+    """Return those of a transfer between two of so many devices: the devices' own, or, alone, some of its link."""
+    own = devices * (1 + source) + target
+    return Ports(own, own) if alone else Ports(source, target)
+
+
 def _computes_beside_links(device: Device) -> bool:
     """Return whether a device computes with the cores, or within the quota, that its links have too."""
     return device.accelerator == "cpu" and not (device.emulated and device.launcher == "process")

@@ -12,7 +12,7 @@ from fleetune.clock.coding import Coding
 from fleetune.clock.costs import nanoseconds
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, TransferEnd
 from fleetune.clock.limits import countable
-from fleetune.clock.link_costs import frame_s_per_byte, links_of_their_own, lost_s_per_byte
+from fleetune.clock.link_costs import frame_s_per_byte, links_of_their_own, lost_s_per_byte, ports
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Action, LinkUse, Plan
@@ -196,12 +196,14 @@ class PlanLowering:
     def _transfer(self, k: int, info: TransferInfo, place: dict[TaskKey, int]) -> Transfer:
         link, use = self.links[info.source, info.target], self._use_of(info.source, info.target)
         a, b = self.numbers[info.source], self.numbers[info.target]
-        own = len(self.numbers) * (1 + a) + b  # each share of a medium is a port of its own
-        is_alone = use.share != 1.0 or (info.source, info.target) in self.alone
+        alone = (
+            use.share != 1.0 or (info.source, info.target) in self.alone
+        )  # shares of a medium have ports of their own
+        held = ports(a, b, len(self.numbers), alone=alone)
         owner = f"link {info.source}>{info.target}"
         return Transfer(
-            egress=own if is_alone else a,
-            ingress=own if is_alone else b,
+            egress=held.egress,
+            ingress=held.ingress,
             holds_ns=nanoseconds(countable(owner, info.bytes / (link.bytes_per_s * use.share))),
             latency_ns=nanoseconds(countable(owner, link.latency_s)),
             rank=(info.micro_batch, info.lane, *self._tie_break(info), info.segment, k),
