@@ -147,8 +147,8 @@ class ServerConnection:
     def _ask(self, descriptors: list[int], given_up: Callable[[], bool]) -> dict[str, Any]:
         """Answer to a start; empty if the server cannot fork or has ended. For one thread at a time."""
         while self._able is None and not self.gone and not given_up():
-            with suppress(queue.Empty):
-                self._able = self._answers.get(timeout=GIVEN_UP_POLL_S).get("able")  # none if it was killed meanwhile
+            with self._changed:
+                self._changed.wait_for(lambda: self.gone or self._able is not None, GIVEN_UP_POLL_S)
         if not self._able or self.gone:
             return {}
         try:
@@ -161,6 +161,11 @@ class ServerConnection:
         """Receive the server's messages until it ends."""
         while packet := self._receive():
             message = json.loads(packet)
+            if message["event"] == "ready":  # known before the end, so that it is not tried again
+                with self._changed:
+                    self._able = message["able"]
+                    self._changed.notify_all()
+                continue
             if message["event"] == "ended":
                 with self._changed:
                     self._codes[message["pid"]] = message["code"]

@@ -207,6 +207,20 @@ def test_a_module_that_starts_threads_is_not_forked_after(start: Start, tmp_path
     assert (tmp_path / "count").read_text() == "x", "it was tried again"
 
 
+def test_a_server_that_cannot_fork_is_not_tried_again_where_it_ended_between_two_looks(
+    start: Start, tmp_path: Path
+) -> None:
+    """Bug: on a busy machine such a server's answer and its end could come at once, and only the end was seen."""
+    (tmp_path / "slow.py").write_text(COUNTS_IMPORTS + "raise ImportError('not here')\n")
+
+    def until_it_ends() -> bool:
+        return next(reversed(forking._SERVERS.values()))._reaped.wait(PATIENCE_S)
+
+    for _ in range(2):
+        assert list(start("print('here')", given_up=until_it_ends).lines()) == ["here"]
+    assert (tmp_path / "count").read_text() == "x", "it was tried again"
+
+
 def test_a_module_that_cannot_be_imported_is_left_to_the_child(start: Start) -> None:
     """A missing module costs its children the server, and no more."""
     assert list(start("print('here')", preloads=("no_such_module",)).lines()) == ["here"]
