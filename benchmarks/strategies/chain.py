@@ -1,12 +1,17 @@
-"""A chain's round beside the code from before programs of steps: both trained in turns, in one session."""
+"""A chain's round beside the code from before programs of steps: both train at the same time, by slices of time."""
 
+import itertools
 import os
-import statistics
+import random
+import select
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
+
+import psutil
 
 from benchmarks.report import Figure
 
@@ -16,48 +21,88 @@ ADDED = "fleetune/program/lower.py"
 """The file whose first commit made workers obey programs of steps; the code before it is its parent."""
 TARGET = 0.99
 NAME = "chain_speed_beside_code_before_programs"
+NOISE = "chain_speed_beside_itself"
+WARM_UP = 3
+"""Rounds before the first slice."""
+SLICE_S = 0.2
+BLOCK = 10
+"""Rounds, of which a ratio is taken."""
+SEED = 1
 
 
 class NoHistory(Exception):
     """The code before cannot be had here."""
 
 
-class ChainDriver:
-    """A process that trains the chain with the code of one folder."""
+class ChainTraining:
+    """A training of the chain with the code of one folder, which stands still but for its slices of time."""
 
-    def __init__(self, code: Path, work: Path) -> None:
+    def __init__(self, code: Path, work: Path, rounds: int, driver: Path = DRIVER) -> None:
         work.mkdir(parents=True)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(DRIVER), str(work)],
+            [sys.executable, "-P", str(driver), str(work), str(rounds)],
             env={**os.environ, "PYTHONPATH": str(code)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
         )
+        assert self._process.stdout is not None
+        self._lines = self._process.stdout
+        self._tree: list[psutil.Process] = []
+        self._ran_s = 0.0
+        self.commits_s: list[float] = []
+        """When each round was committed, in seconds of its own slices."""
 
-    def ready(self) -> None:
-        """Wait until it has prepared model and data."""
-        self._answer()
+    def prepare(self) -> None:
+        """Wait until it has model, data and profile."""
+        self._read_line()
 
-    def round_s(self, rounds: int) -> float:
-        """Train so many rounds; return the median seconds of one."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{rounds}\n")
-        self._process.stdin.flush()
-        return float(self._answer())
-
-    def close(self) -> None:
-        """End the process."""
+    def begin(self) -> None:
+        """Train the first rounds, which nothing is compared of; then stand still."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        for _ in range(WARM_UP):
+            self._read_line()
+        self._tree = self._all()
+        self._stand_still()
 
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
+    def go_on(self, slice_s: float) -> None:
+        """Train for so many seconds, from where the last slice ended."""
+        started_s = time.perf_counter()
+        for process in self._tree:
+            process.resume()
+        while (left_s := started_s + slice_s - time.perf_counter()) > 0:
+            if select.select([self._lines], [], [], left_s)[0]:
+                self._read_line()
+                self.commits_s.append(self._ran_s + time.perf_counter() - started_s)
+        self._stand_still()
+        self._ran_s += time.perf_counter() - started_s
+
+    def blocks_s(self, blocks: int) -> list[float]:
+        """Seconds of each block of BLOCK rounds."""
+        ends_s = self.commits_s[: blocks * BLOCK + 1 : BLOCK]
+        return [end_s - start_s for start_s, end_s in itertools.pairwise(ends_s)]
+
+    def close(self) -> None:
+        """Kill the training, with all its processes: nothing of it is needed any more."""
+        with self._process:
+            for process in self._all():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def _all(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            driver = psutil.Process(self._process.pid)
+            return [driver, *driver.children(recursive=True)]
+        return []
+
+    def _stand_still(self) -> None:
+        for process in self._tree:
+            process.suspend()
+
+    def _read_line(self) -> None:
+        if not self._lines.readline():
             raise RuntimeError(f"{DRIVER.name} ended with code {self._process.wait()}; its stderr says why")
-        return line.strip()
 
 
 def code_before(folder: Path, root: Path = ROOT) -> str:
@@ -73,34 +118,55 @@ def code_before(folder: Path, root: Path = ROOT) -> str:
     return commit
 
 
-def chain_figure(folder: Path, pairs: int, rounds: int, report_progress: Callable[[str], None]) -> Figure:
-    """Train a chain with the code before and with this one, in turns; return old seconds over new seconds."""
+def chain_figures(folder: Path, blocks: int, report_progress: Callable[[str], None]) -> list[Figure]:
+    """Train a chain with the code before, with this one and with this one again; compare their seconds for a round.
+
+    All three train at the same time, by short slices in random order, so that a machine whose pace changes from second
+    to second gives them the same pace; what this code's two trainings differ by is the noise. (Trainings one after the
+    other differed by 10 % a pair here, medians of 16 pairs by 3 %.)
+    """
     try:
         commit = code_before(folder / "before")
     except NoHistory as error:
-        return Figure(name=NAME, value=None, unit="x", target=TARGET, better="higher", why=str(error))
-    ratios: list[float] = []
+        return [Figure(name=NAME, value=None, unit="x", target=TARGET, better="higher", why=str(error))]
     with ExitStack() as stack:
-        drivers = []
-        for name, code in (("before", folder / "before"), ("now", ROOT)):
+        trainings = []
+        for name, code in (("before", folder / "before"), ("now", ROOT), ("again", ROOT)):
             report_progress(f"chain: profiling with the code {name}")
-            driver = ChainDriver(code, folder / f"work-{name}")
-            stack.callback(driver.close)
-            driver.ready()
-            drivers.append(driver)
-        for pair in range(pairs):
-            report_progress(f"chain: pair {pair + 1} of {pairs}")
-            turns = drivers if pair % 2 == 0 else drivers[::-1]
-            taken = {driver: driver.round_s(rounds) for driver in turns}
-            ratios.append(taken[drivers[0]] / taken[drivers[1]])
+            # the fastest one goes on until the slowest has done its rounds
+            trainings.append(ChainTraining(code, folder / f"work-{name}", 3 * blocks * BLOCK))
+            stack.callback(trainings[-1].close)
+            trainings[-1].prepare()
+        report_progress(f"chain: {blocks * BLOCK} rounds of each in slices of {SLICE_S} s")
+        train_by_turns(trainings, blocks)
+    before, now, again = (training.blocks_s(blocks) for training in trainings)
+    about = f"seconds of a round with the code of {commit[:7]} over this code's"
+    return [
+        _ratio(NAME, before, now, about, TARGET),
+        _ratio(NOISE, again, now, "the same between two trainings with this code: the noise", None),
+    ]
+
+
+def train_by_turns(trainings: Sequence[ChainTraining], blocks: int) -> None:
+    """Train until all have done these blocks of rounds."""
+    generator = random.Random(SEED)
+    for training in trainings:
+        training.begin()
+    while any(len(training.commits_s) <= blocks * BLOCK for training in trainings):
+        for training in generator.sample(trainings, len(trainings)):
+            training.go_on(SLICE_S)
+
+
+def _ratio(name: str, over: Sequence[float], under: Sequence[float], about: str, target: float | None) -> Figure:
+    ratios = [one_s / other_s for one_s, other_s in zip(over, under, strict=True)]
     return Figure(
-        name=NAME,
-        value=statistics.median(ratios),
-        unit="x",
-        target=TARGET,
-        better="higher",
+        name=name,
+        value=sum(over) / sum(under),
         spread=(min(ratios), max(ratios)),
-        about=f"seconds of a round with the code of {commit[:7]} over this code's, {pairs} pairs of {rounds} rounds",
+        unit="x",
+        target=target,
+        better="higher",
+        about=f"{about}, {len(ratios)} blocks of {BLOCK} rounds",
     )
 
 

@@ -1,10 +1,9 @@
-"""Trains a chain of two segments with the code that PYTHONPATH names first, as often as stdin asks; run as a script.
+"""Trains a chain of two segments with the code that PYTHONPATH names first; run as a script.
 
-`python -P chain_driver.py FOLDER`: prints a line when it is ready; then every line of stdin, a number of rounds, is
-answered by the median seconds of a round. It uses only names that have been there since before programs of steps.
+`python -P chain_driver.py FOLDER ROUNDS`: prints a line when it is ready, trains once stdin ends, and prints a line for
+each round that is committed. It uses only names that have been there since before programs of steps.
 """
 
-import statistics
 import sys
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import transformers
 from benchmarks.runtime.workload import MICRO_BATCH_SAMPLES, MODEL, Workload, prepare_workload
 from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 
-CORES = 0.7
-WARM_UP = 2
+CORES = 1.0
+"""One thread a device, and no rests, which would pass while the processes stand still."""
 
 
 def chain(workload: Workload) -> PlanResult:
@@ -34,16 +33,21 @@ def chain(workload: Workload) -> PlanResult:
     return PlanResult(plan=plan, objective=1.0, lower_bound=None, status="feasible", solve_s=0.0, method="by hand")
 
 
-def main(folder: Path) -> None:
-    """Prepare, then train as asked."""
+def main(folder: Path, rounds: int) -> None:
+    """Prepare, then train."""
     transformers.utils.logging.disable_progress_bar()
     workload = prepare_workload(folder, MODEL, CORES, lambda sentence: None)
     plan = chain(workload)
     print("ready", flush=True)
-    for number, line in enumerate(sys.stdin):
-        metrics = workload.train(plan, int(line) + WARM_UP, f"chain-{number}")
-        print(statistics.median(each.round_s for each in metrics.rounds[WARM_UP:]), flush=True)
+    sys.stdin.read()
+    workload.train(plan, rounds, "chain", progress=tell)
+
+
+def tell(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+    """Print a line for progress of the training."""
+    if what == "training":
+        print(detail, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

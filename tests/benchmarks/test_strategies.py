@@ -4,16 +4,18 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.strategies.accuracy import Accuracy, Compared, compared, single_sets
-from benchmarks.strategies.chain import ADDED, NoHistory, code_before
+from benchmarks.strategies.chain import ADDED, ChainTraining, NoHistory, code_before, train_by_turns
 from benchmarks.strategies.rounds import round_figures
 from benchmarks.strategies.runs import STRATEGIES, Trained, trained
 from benchmarks.strategies.saved_bytes import linearity, saved_bytes_by_depth
 from fleetune.contracts.run_config import STRATEGIES as KNOWN
 from flows import configs
 from tests.drawing.contents import by_hand
+from tests.links.ends import until
 
 
 def test_saved_bytes_grow_by_the_same_amount_with_every_block(tmp_path: Path) -> None:
@@ -58,6 +60,35 @@ def test_one_device_trains_the_batch_of_the_run_file() -> None:
 
 def _accuracy(after: float) -> Accuracy:
     return Accuracy(before=0.1, after=after, round_samples=32, batch_samples=16)
+
+
+CHAIN_DRIVER = """
+import subprocess, sys
+print("ready", flush=True)
+sys.stdin.read()
+counter = "while True: print(1, flush=True)"
+worker = subprocess.Popen([sys.executable, "-c", counter], stdout=subprocess.PIPE)
+for _ in range(int(sys.argv[2])):
+    worker.stdout.readline()
+    print("round", flush=True)
+worker.wait()
+"""
+
+
+def test_a_training_of_the_chain_stands_still_but_for_its_slices(tmp_path: Path) -> None:
+    """Between slices its process and those that it started are stopped, and that time counts for no round; it ends
+    with all of them."""
+    (tmp_path / "driver.py").write_text(CHAIN_DRIVER)
+    trainings = [ChainTraining(tmp_path, tmp_path / name, 10**6, tmp_path / "driver.py") for name in "ab"]
+    for training in trainings:
+        training.prepare()
+    train_by_turns(trainings, blocks=2)
+    processes = [process for training in trainings for process in training._tree]
+    until(lambda: [process.status() for process in processes] == [psutil.STATUS_STOPPED] * 4)
+    for training in trainings:
+        assert len(training.blocks_s(2)) == 2 and 0 < sum(training.blocks_s(2)) <= training._ran_s
+        training.close()
+    assert psutil.wait_procs(processes, 30)[1] == []
 
 
 def test_without_history_the_chain_says_what_it_needs(tmp_path: Path) -> None:
