@@ -4,14 +4,16 @@ as all lanes together."""
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import NamedTuple
 
 from benchmarks import CONFIGS
 from benchmarks.report import Figure
 from benchmarks.strategies.runs import STRATEGIES, evaluation, run_file
 from fleetune.contracts import json_io
-from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.plan import FULL, Plan, PlanResult
 from flows import configs
+from flows.comparison.mean_rounds import mean_samples
 
 TARGET = 0.02
 SHEET = "accuracy on docstrings that nobody trained on"
@@ -27,6 +29,8 @@ class Accuracy:
     """Of all lanes."""
     batch_samples: int
     """Of the run file, and so of each lane."""
+    subset_samples: int = 0
+    """Of the micro-batches in which gates train a head on the mean; 0 without gates."""
 
 
 def accuracy(name: str, root: Path, *sets: str) -> Accuracy:
@@ -37,9 +41,16 @@ def accuracy(name: str, root: Path, *sets: str) -> Accuracy:
     return Accuracy(
         before=score.before,
         after=score.after,
-        round_samples=plan.batch_samples * len(plan.lanes),
+        round_samples=round(mean_samples(plan)),
         batch_samples=plan.batch_samples,
+        subset_samples=_subset_samples(plan),
     )
+
+
+def _subset_samples(plan: Plan) -> int:
+    """Samples of as many micro-batches as gates train each head in; 0 for a plan without gates."""
+    trained = [gate.operations.count(FULL) for gate in plan.gates]
+    return round(mean(trained)) * plan.micro_batch_samples if trained else 0
 
 
 def accuracy_figures(
@@ -62,7 +73,8 @@ def accuracy_figures(
 
             alone = single(ours.batch_samples)
             same = ours.round_samples == ours.batch_samples
-            found.append(Compared(ours, alone, alone if same else single(ours.round_samples)))
+            subset = single(ours.subset_samples) if ours.subset_samples else None
+            found.append(Compared(ours, alone, alone if same else single(ours.round_samples), subset))
         yield from compared(name, found)
 
 
@@ -82,6 +94,8 @@ class Compared(NamedTuple):
     """With the run file's batch."""
     as_many: Accuracy
     """With as many samples a round as all lanes together: batches are larger by the number of lanes."""
+    subset: Accuracy | None = None
+    """With so few samples a round as gates train each head on; None without gates."""
 
 
 def compared(name: str, found: list[Compared]) -> Iterator[Figure]:
@@ -93,6 +107,8 @@ def compared(name: str, found: list[Compared]) -> Iterator[Figure]:
         "lost": [each.alone.after - each.ours.after for each in found],
         "one device, as many samples": [each.as_many.after for each in found],
     }
+    if subsets := [each.subset.after for each in found if each.subset]:
+        columns["one device, subset"] = subsets
     for column, values in columns.items():
         yield Figure(
             name=f"{name}_accuracy_{column.replace(', ', '_').replace(' ', '_')}",

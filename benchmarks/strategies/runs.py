@@ -13,6 +13,7 @@ from fleetune.contracts.metrics import EvaluationMetrics, Forecast, TrainingMetr
 from fleetune.contracts.plan import PlanResult
 from fleetune.store import RunRecord, Store
 from flows import configs
+from flows.comparison.mean_rounds import average_share_s, mean_samples
 from flows.context import RunContext, StageSelection
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
@@ -33,14 +34,16 @@ class Trained:
     rounds_s: tuple[float, ...]
     """Seconds of each round after the first WARM_UP_ROUNDS."""
     between_commits_s: float
-    """Median seconds from one commit to the next: a round with its commit and optimizer step."""
+    """Median seconds from one commit to the next: a round with its commit and optimizer step, without an average."""
+    average_share_s: float = 0.0
+    """Seconds of an average over lanes, divided by the rounds between two of them."""
     sent_bytes: int
     """Bytes of all links in a round, measured."""
 
     @property
-    def samples(self) -> int:
-        """Samples of a round, of all lanes."""
-        return self.plan.plan.batch_samples * len(self.plan.plan.lanes)
+    def samples_per_s(self) -> float:
+        """Samples per second over many rounds, of all lanes."""
+        return mean_samples(self.plan.plan) / (self.between_commits_s + self.average_share_s)
 
     @property
     def error(self) -> float:
@@ -65,12 +68,14 @@ def trained(name: str, root: Path, sets: Sequence[str], report_progress: Callabl
     events = [json.loads(line) for line in (metrics / "events.jsonl").read_text(encoding="utf-8").splitlines()]
     commits = [event["at_s"] for event in events if event["event"] == COMMITTED][WARM_UP_ROUNDS:]
     planned = store.folder("plan", record.outputs["plan"])
+    plan = json_io.read(PlanResult, planned / "plan.json")
     return Trained(
         strategy=name,
-        plan=json_io.read(PlanResult, planned / "plan.json"),
+        plan=plan,
         forecast=json_io.read(Forecast, planned / "forecast.json"),
         rounds_s=tuple(each.round_s for each in training.rounds[WARM_UP_ROUNDS:]),
         between_commits_s=median(after - before for before, after in pairwise(commits)),
+        average_share_s=average_share_s(plan.plan, training),
         sent_bytes=sum(link.bytes for link in training.link_bytes),
     )
 

@@ -116,7 +116,9 @@ def _advice(plan: Plan, device: str, segments: list[PlacedSegment]) -> str:
 
 def check_local_data(plan: Plan, profile: Profile, owners: Collection[str]) -> None:
     """Refuse a plan by which samples or labels would leave their device, whose lane begins where no data lie, or by
-    which an owner of data would gather the others' gradients or parameters.
+    which an owner of data would run the middle of another one's lane or gather the others' gradients or parameters.
+
+    What a collector hands out is no such gathering, though in LoLa-DEFT one device alone has trained each part of it.
 
     owners: devices that have data.
     """
@@ -150,6 +152,12 @@ def _local_data_faults(lane: Lane, profile: Profile, owners: Collection[str]) ->
         yield (
             f"lane {lane.name} begins on {owner}, which has no data; give it a source, or plan no lane there (data "
             f"lie on {', '.join(owners)})"
+        )
+    middle = [device for segment in lane.segments[1:-1] for device in segment.devices]
+    if strangers := [device for device in dict.fromkeys(middle) if device in owners and device != owner]:
+        yield (
+            f"lane {lane.name} runs through {', '.join(strangers)}, which has data of its own and would receive what "
+            f"{owner} trains; let a device without data help"
         )
     if len(lane.segments) > 1 and not any(profile.unit(name).param_bytes for name in lane.segments[0].units):
         yield (

@@ -199,7 +199,7 @@ class TrainingMetrics:
     average: Annotated[tuple[TimelineRow, ...], Field(exclude_if=_neutral)] = ()
     """Transfers of an average over lanes of median duration, from its start; empty if none was measured."""
     revised_from_round: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
-    """First round that a plan trained which followed this one, as devices were lost; None: all are this plan's."""
+    """First round that another plan trained: as devices were lost, or blocks had moved; None: all are this plan's."""
 
     scores: Annotated[tuple[RoundScores, ...], Field(exclude_if=_neutral)] = ()
     """While it trained, in the order of rounds; empty unless `training.evaluate_every_rounds` is set."""

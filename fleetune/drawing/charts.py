@@ -28,7 +28,11 @@ from fleetune.formatting import number, rate, seconds, seconds_range, size
 from fleetune.program import sample_transfers
 
 LABELLED_LINKS_UP_TO = 5
-"""Devices up to which the speed of used links is written beside them; codecs and shares always are."""
+"""Devices up to which the speed of used links is written beside them."""
+LABELLED_USES_UP_TO = 8
+"""Pairs of devices with codecs or shares up to which these are written beside them."""
+_ROOM = 50.0
+"""Height of a device with its name."""
 RING_WIDTH = 560.0
 OFF_CENTRE = 0.64
 """Place of the label along a link between opposite devices, which all cross in the middle."""
@@ -37,12 +41,14 @@ OFF_CENTRE = 0.64
 def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str:
     """Draw devices on a ring in the colours of their segments; the collector has a rim.
 
-    A line per pair, faint if the plan sends nothing over it, dashed if a codec thins what it carries; a used one says
-    the speed of its slower direction, its codec and its share of the medium. sent: of a round by its forecast, which
-    knows of weights that segments share, as a plan alone does not.
+    A line per pair, faint if the plan sends nothing over it, dashed if a codec thins what it carries; where there are
+    few, a used one says the speed of its slower direction, its codec and its share of the medium. sent: of a round by
+    its forecast, which knows of weights that segments share, as a plan alone does not.
     """
     count, colours = len(fleet.devices), colours_of_devices(plan)
-    wide, tall = (215.0, 90.0 + 30.0 * any(not use.is_neutral for use in plan.links)) if count > 1 else (0.0, 0.0)
+    labelled = len({frozenset((use.source, use.target)) for use in plan.links if not use.is_neutral})
+    wide, tall = _radii(count, labelled)
+    sent = tuple(sent)
     places = {}
     for k, device in enumerate(fleet.devices):
         turn = 2 * math.pi * k / count - (math.pi / 2 if count != 2 else math.pi)
@@ -53,9 +59,10 @@ def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str
         for j, b in enumerate(fleet.devices[k + 1 :], k + 1):
             ends = (places[a.name], places[b.name])
             pair = frozenset((a.name, b.name))
-            said = _uses_of_pair(plan, (a.name, b.name))
+            said = _uses_of_pair(plan, (a.name, b.name)) if labelled <= LABELLED_USES_UP_TO else []
             class_ = "edge" + ("" if pair in used else " idle") + (" coded" if _is_coded(plan, pair) else "")
-            hint = tooltip("\n".join(_link_hint(fleet, plan, *way) for way in ((a.name, b.name), (b.name, a.name))))
+            ways = ((a.name, b.name), (b.name, a.name))
+            hint = tooltip("\n".join(_link_hint(fleet, plan, sent, *way) for way in ways))
             parts.append(
                 element("line", hint, x1=ends[0][0], y1=ends[0][1], x2=ends[1][0], y2=ends[1][1], class_=class_)
             )
@@ -72,6 +79,14 @@ def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str
         labels.append(label(x, y + 31, device.name, class_="halo", text_anchor="middle", font_weight="600"))
     height = max(y for _, y in places.values()) + 40
     return canvas(parts + labels, height, "the fleet", RING_WIDTH)
+
+
+def _radii(count: int, labelled: int) -> tuple[float, float]:
+    """Return the half axes of the ring: beside each other at its sides, a device has room for its circle and name."""
+    if count < 2:
+        return 0.0, 0.0
+    beside = _ROOM / math.sin(2 * math.pi / count) if count > 2 else 0.0
+    return 215.0, max(90.0 + 30.0 * (0 < labelled <= LABELLED_USES_UP_TO), beside)
 
 
 def used_pairs(plan: Plan) -> frozenset[frozenset[str]]:
@@ -100,9 +115,10 @@ def _uses_of_pair(plan: Plan, names: tuple[str, str]) -> list[str]:
     return [f"to {target}: {text}" for target, text in found]
 
 
-def _link_hint(fleet: Fleet, plan: Plan, source: str, target: str) -> str:
+def _link_hint(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes], source: str, target: str) -> str:
     link = fleet.link(source, target)
     said = [link_text(use) for use in plan.links if (use.source, use.target) == (source, target)]
+    said += [f"{size(each.bytes)} a round" for each in sent if (each.source, each.target) == (source, target)]
     return ", ".join([f"{source} > {target}: {rate(link.bytes_per_s)}", seconds(link.latency_s), *said])
 
 
@@ -207,7 +223,7 @@ def round_chart(forecast: Forecast, training: TrainingMetrics | None) -> str:
     if forecast.interval is None:
         return ""
     low_s, high_s = forecast.interval.low_s, forecast.interval.high_s
-    of_plan = training.rounds[training.plan_from_round :] if training else ()
+    of_plan = training.rounds[training.plan_from_round : training.revised_from_round] if training else ()
     rounds_s = [each.round_s for each in of_plan if each.is_whole]
     left = 80.0
     scale = (WIDTH - left - 20) / (1.05 * max(high_s, *rounds_s, 1e-9))

@@ -4,8 +4,10 @@ At devices that work for several lanes, queueing is shown: from the arrival of a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, TimelineRow, TrainingMetrics
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, Plan, parse_action
 from fleetune.contracts.record import record
@@ -39,7 +41,7 @@ class Wait:
     action: str
     """The forward or backward that it waits for."""
     arrived_s: float
-    """End of its last transfer, in seconds since the start of the round."""
+    """When its last transfer has arrived, in seconds since the start of the round."""
     start_s: float
 
     @property
@@ -48,8 +50,18 @@ class Wait:
         return self.start_s - self.arrived_s
 
 
-def waits(rows: Sequence[TimelineRow]) -> tuple[Wait, ...]:
-    """Return the waits at devices that work for several lanes, by their starts; latency counts as waiting."""
+Latencies = Mapping[str, float]
+"""Link (`a>b`) -> seconds from the end of its row to the arrival, in forecasts; measured rows end at the arrival."""
+ARRIVED: Latencies = MappingProxyType({})
+
+
+def latencies_of(fleet: Fleet | None) -> Latencies:
+    """Return what a forecast's rows leave out; nothing for an unknown fleet."""
+    return {f"{link.source}>{link.target}": link.latency_s for link in fleet.links} if fleet else ARRIVED
+
+
+def waits(rows: Sequence[TimelineRow], latencies: Latencies = ARRIVED) -> tuple[Wait, ...]:
+    """Return the waits at devices that work for several lanes, by their starts."""
     work = [(row, action) for row in rows if not row.is_transfer and (action := _work(row)) is not None]
     lanes: dict[str, set[str]] = {}
     for row, action in work:
@@ -59,7 +71,7 @@ def waits(rows: Sequence[TimelineRow]) -> tuple[Wait, ...]:
         sent = _work(row) if row.is_transfer else None
         if sent is not None:
             key = (row.device.partition(">")[2], sent)
-            arrived[key] = max(row.end_s, arrived.get(key, 0.0))
+            arrived[key] = max(row.end_s + latencies.get(row.device, 0.0), arrived.get(key, 0.0))
     found = []
     for row, action in work:
         arrived_s = arrived.get((row.device, _sender(action)))
@@ -70,10 +82,10 @@ def waits(rows: Sequence[TimelineRow]) -> tuple[Wait, ...]:
     return tuple(sorted(found, key=lambda wait: (wait.arrived_s, wait.start_s, wait.action)))
 
 
-def queueing_text(rows: Sequence[TimelineRow]) -> str:
+def queueing_text(rows: Sequence[TimelineRow], latencies: Latencies = ARRIVED) -> str:
     """Return a line per device with a queue: `queue at desk: laptop 213 ms, nano 301 ms`; empty without any."""
     totals: dict[str, dict[str, float]] = {}
-    for wait in waits(rows):
+    for wait in waits(rows, latencies):
         lanes = totals.setdefault(wait.device, {})
         lanes[wait.lane] = lanes.get(wait.lane, 0.0) + wait.wait_s
     return "\n".join(
@@ -131,13 +143,14 @@ def gantt_chart(
     until_s: float | None = None,
     order: Sequence[str] = (),
     streams: Sequence[str] = (),
+    latencies: Latencies = ARRIVED,
 ) -> str:
     """Draw the same chart for a page that has the style sheet.
 
     `until_s`, `order` (track names) and `streams` (lane names) let several charts share scale, tracks and colours.
     """
     rows = tuple(rows)
-    queued = waits(rows)
+    queued = waits(rows, latencies)
     queues = {QUEUE.format(wait.device) for wait in queued}
     names = _with_queues(dict.fromkeys((*order, *track_names(rows))), queued)
     until_s = until_s or max((row.end_s for row in rows), default=0.0) or 1e-9
@@ -181,16 +194,25 @@ def _queued(wait: Wait, at: tuple[float, float], scale: float, streams: dict[str
     return bar(at[0], at[1] + 2 + number * tall, size_, hint, class_="wait", style=f"fill:{colour(number)};opacity:.45")
 
 
+class _Picture(NamedTuple):
+    """Rows with their title."""
+
+    title: str
+    rows: tuple[TimelineRow, ...]
+    latencies: Latencies = ARRIVED
+
+
 def round_charts(
-    plan: Plan, forecast: Forecast, training: TrainingMetrics | None, *, transfers: bool = True
+    plan: Plan, fleet: Fleet | None, forecast: Forecast, training: TrainingMetrics | None, *, transfers: bool = True
 ) -> dict[str, str]:
     """Draw the `forecast` and the `measured` timeline of a round with the same tracks and time scale.
 
     Empty where there are no rows. Without `transfers` only devices are drawn.
     """
+    measured = _drawn(training.timeline if training else (), transfers)
     drawn = {
-        "forecast": ("forecast", _drawn(forecast.rows, transfers)),
-        "measured": ("measured, a typical round", _drawn(training.timeline if training else (), transfers)),
+        "forecast": _Picture("forecast", _drawn(forecast.rows, transfers), latencies_of(fleet)),
+        "measured": _Picture("measured, a typical round", measured),
     }
     return _on_one_scale(plan, drawn)
 
@@ -198,21 +220,22 @@ def round_charts(
 def average_charts(plan: Plan, forecast: Forecast, training: TrainingMetrics | None) -> dict[str, str]:
     """Draw the `average` over lanes by the forecast and the `measured_average` alike; empty where there are none."""
     drawn = {
-        "average": ("an average, forecast", forecast.average),
-        "measured_average": ("an average, measured", training.average if training else ()),
+        "average": _Picture("an average, forecast", forecast.average),
+        "measured_average": _Picture("an average, measured", training.average if training else ()),
     }
     return _on_one_scale(plan, drawn)
 
 
-def _on_one_scale(plan: Plan, drawn: Mapping[str, tuple[str, tuple[TimelineRow, ...]]]) -> dict[str, str]:
+def _on_one_scale(plan: Plan, drawn: Mapping[str, _Picture]) -> dict[str, str]:
     """Draw rows with their titles, by the name of the chart."""
-    rows = [row for _, some in drawn.values() for row in some]
+    rows = [row for each in drawn.values() for row in each.rows]
     until_s = max((row.end_s for row in rows), default=0.0)
     order = [*plan.devices, *sorted(name for name in track_names(rows) if ">" in name)]
     streams = [lane.name for lane in plan.lanes]
+    shared: dict[str, Any] = {"until_s": until_s, "order": order, "streams": streams}
     return {
-        name: gantt_chart(some, title, until_s=until_s, order=order, streams=streams) if some else ""
-        for name, (title, some) in drawn.items()
+        name: gantt_chart(each.rows, each.title, latencies=each.latencies, **shared) if each.rows else ""
+        for name, each in drawn.items()
     }
 
 
@@ -247,7 +270,7 @@ def _bar(row: TimelineRow, x: float, y: float, scale: float, streams: dict[str, 
 
 def _style(letter: str, stream: _Stream | None) -> str:
     """Style of a bar in its lane's colour, light for backwards; empty for all-reduces and updates."""
-    if stream is None or letter not in "FB":
+    if stream is None or letter not in "FBA":
         return ""
     return f"fill:{colour(stream.number)}" + (f";opacity:{LIGHT}" if letter == "B" else "")
 
@@ -279,7 +302,8 @@ class _Key(NamedTuple):
 
 def _letters_used(rows: tuple[TimelineRow, ...], streams: dict[str, _Stream]) -> list[_Key]:
     used = [letter for letter in LETTER_NAMES if any(parse_label(row).letter == letter for row in rows)]
-    plain = {"F": "fill:var(--ink)", "B": f"fill:var(--ink);opacity:{LIGHT / 2}"} if streams else {}
+    ink = "fill:var(--ink)"
+    plain = {"F": ink, "A": ink, "B": f"{ink};opacity:{LIGHT / 2}"} if streams else {}
     return [_Key(LETTER_NAMES[letter], letter, plain.get(letter, "")) for letter in used]
 
 

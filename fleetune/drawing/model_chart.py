@@ -105,7 +105,7 @@ def gates_chart(plan: Plan) -> str:
     blocks: dict[str, list[Gate]] = {}
     for gate in plan.gates:
         blocks.setdefault(gate.subnet.rsplit("#", 1)[0], []).append(gate)
-    left = 12 + _LETTER_WIDTH * max(len(unit_text(block)) for block in blocks)
+    left = 12 + _LETTER_WIDTH * max(len("head"), *(len(unit_text(block)) for block in blocks))
     most = max(map(len, blocks.values()))
     wide = min((WIDTH - left + _GAP) / most, 14.0 * plan.micro_batches + _GAP)
     parts = _gates_legend()
@@ -132,7 +132,12 @@ def _gate_cells(gate: Gate, x: float, y: float, wide: float) -> str:
     each, at, cells = wide / len(gate.operations), 0, []
     for operation, run in groupby(gate.operations):
         many = len(list(run))
-        place = {"x": x + at * each, "y": float(y), "width": many * each - 0.4, "height": float(_ROW_HEIGHT - 3)}
+        place = {
+            "x": x + at * each,
+            "y": float(y),
+            "width": max(many * each - 0.4, 0.2),
+            "height": float(_ROW_HEIGHT - 3),
+        }
         cells.append(element("rect", style=_STYLES[operation], **place))
         at += many
     return element("g", tooltip(f"{gate.subnet}\n{operations_text(gate.operations)}") + "".join(cells), class_="gate")

@@ -1,6 +1,6 @@
 """A run as one self-contained HTML file."""
 
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +8,25 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fleetune import formatting
+from fleetune.clock import forecast
 from fleetune.clock.costs import memory_warnings
 from fleetune.contracts.course import Course
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import DENSE
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, LinkBytes, TrainingMetrics
-from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.plan import LinkUse, Plan, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
+from fleetune.drawing.changes import last_refresh, moves_chart
 from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart, round_chart
 from fleetune.drawing.course import course_chart, course_texts
-from fleetune.drawing.gantt import average_charts, round_charts, waits
+from fleetune.drawing.gantt import average_charts, latencies_of, queueing_text, round_charts
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.scores_text import scores_text
 from fleetune.drawing.svg import STYLE, colour_of_segment
 from fleetune.drawing.text import link_text, plan_text, trained_text, units_text
 from fleetune.errors import Refused
+from fleetune.formatting import size
 from fleetune.program import program_of
 
 
@@ -73,16 +76,20 @@ def report(content: ReportContent) -> str:
 
     Without training it shows only the forecast.
     """
+    rounds = content.training.rounds if content.training else ()
+    refreshed = last_refresh(content.plan.plan, rounds)
     charts = {
         "fleet": fleet_chart(content.fleet, content.plan.plan, content.forecast.link_bytes),
         "model": model_chart(content.plan.plan, content.fleet, content.profile),
+        "moves": moves_chart(content.plan.plan, rounds),
         "gates": gates_chart(content.plan.plan),
+        "new_gates": gates_chart(refreshed[1]) if refreshed else "",
         "loss": loss_chart(content.training.rounds, content.training.scores) if content.training else "",
         "course": course_chart(content.course),
         "round": round_chart(content.forecast, content.training),
         "memory": amounts_chart(_memory(content), "memory of each device"),
         "links": amounts_chart(_links(content), "bytes of each link in a round"),
-        **round_charts(content.plan.plan, content.forecast, content.training),
+        **round_charts(content.plan.plan, content.fleet, content.forecast, content.training),
         **average_charts(content.plan.plan, content.forecast, content.training),
     }
     return _PAGES.get_template("report.html").render(
@@ -94,7 +101,7 @@ def report(content: ReportContent) -> str:
         scores=scores_text(content.training) if content.training else [],
         recoveries=course_texts(content.course),
         segments=_segment_rows(content),
-        uses={(use.source, use.target): link_text(use) for use in content.plan.plan.links if not use.is_neutral},
+        uses=_uses(content),
         memory=_memory(content),
         beyond_memory=tuple(
             memory_warnings(
@@ -103,11 +110,50 @@ def report(content: ReportContent) -> str:
                 _by_device(content.training.peak_memory_bytes) if content.training else {},
             )
         ),
-        coded=any(use.codec != DENSE and not use.is_neutral for use in content.plan.plan.links),
-        queues=bool(waits(content.forecast.rows)),
+        coded=_is_coded(content.plan.plan),
+        unused_compression=_unused_compression(content.plan),
+        queues=_queues(content),
+        refreshed_from=refreshed[0] if refreshed else None,
         sent=sum(link.bytes for link in content.forecast.link_bytes),
         profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
     )
+
+
+def _uses(content: ReportContent) -> dict[tuple[str, str], str]:
+    """Return how links are used that have a codec or a share; of those with a codec, with their bytes."""
+    plan = content.plan.plan
+    said = {(use.source, use.target): link_text(use) for use in plan.links if not use.is_neutral}
+    if not _is_coded(plan):
+        return said
+    sent, dense = (_by_ends(links) for links in (content.forecast.link_bytes, _dense_bytes(content)))
+    for ends in said.keys() & sent.keys():
+        if sent[ends] != dense.get(ends):
+            said[ends] += f": {size(sent[ends])} a round, {size(dense.get(ends, 0))} if dense"
+    return said
+
+
+def _dense_bytes(content: ReportContent) -> tuple[LinkBytes, ...]:
+    """Return what links would carry in a round without codecs."""
+    plan = content.plan.plan
+    dense = tuple(LinkUse(source=use.source, target=use.target, share=use.share) for use in plan.links)
+    return forecast(replace(plan, links=dense), content.fleet, content.profile).link_bytes
+
+
+def _is_coded(plan: Plan) -> bool:
+    return any(use.codec != DENSE and not use.is_neutral for use in plan.links)
+
+
+def _unused_compression(plan: PlanResult) -> bool:
+    """Return whether codecs were asked for and no link has one."""
+    asked = ("compression", "compression_ratio")
+    return any(plan.options.get(name) is not None for name in asked) and not _is_coded(plan.plan)
+
+
+def _queues(content: ReportContent) -> list[str]:
+    """Return who waits where and for how long, by the forecast and as measured; empty without queues."""
+    rows = {"forecast": queueing_text(content.forecast.rows, latencies_of(content.fleet))}
+    rows |= {"measured": queueing_text(content.training.timeline)} if content.training else {}
+    return [f"{name}: {line}" for name, text in rows.items() for line in text.splitlines()]
 
 
 MOST_STEPS = 400
@@ -166,6 +212,10 @@ def _links(content: ReportContent) -> list[Amounts]:
 
 def _by_device(amounts: tuple[DeviceAmount, ...]) -> dict[str, float]:
     return {one.device: one.amount for one in amounts}
+
+
+def _by_ends(links: tuple[LinkBytes, ...]) -> dict[tuple[str, str], int]:
+    return {(link.source, link.target): link.bytes for link in links}
 
 
 def _by_link(links: tuple[LinkBytes, ...]) -> dict[str, int]:

@@ -27,7 +27,7 @@ svg.chart .halo{stroke:var(--paper);stroke-width:8;stroke-linejoin:round;paint-o
 svg.chart .muted{fill:var(--muted)}svg.chart .on{fill:var(--on);font-size:10px}
 svg.chart .rule{stroke:var(--line);stroke-width:1}svg.chart .soft{fill:var(--soft)}
 svg.chart .F{fill:var(--forward)}svg.chart .B{fill:var(--backward)}
-svg.chart .R{fill:var(--reduce)}svg.chart .U{fill:var(--update)}
+svg.chart .R{fill:var(--reduce)}svg.chart .U,svg.chart .A{fill:var(--update)}
 svg.chart .O{fill:var(--other)}svg.chart .link{opacity:.72}
 svg.chart .bar:hover{stroke:var(--ink);stroke-width:1.5}
 svg.chart .held-out{fill:var(--backward);stroke:none}

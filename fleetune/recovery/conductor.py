@@ -213,7 +213,7 @@ class Conductor:
         if state.phase != LOGGING:
             return self._collected(state)
         last = self._is_border(history) or state.stop
-        border = last or bool(state.waiting) or bool(state.slow)
+        border = last or bool(state.waiting) or (bool(state.slow) and not event.averages)  # which an abort would break
         checkpoint = event.checkpoint and not border and state.saving is None and not state.completing
         overdue = history.rounds - state.backup.rounds >= self.backup_every_rounds > 0
         backup = overdue and not border and state.backing is None and state.plan.has_backups

@@ -146,6 +146,8 @@ class CommitLogged(Event):
     round: int
     checkpoint: bool = False
     """True if the state after this round is due to be saved."""
+    averages: bool = False
+    """True if lanes are averaged after this round: to plan anew around a straggler waits for the next one."""
 
 
 @record

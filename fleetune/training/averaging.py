@@ -121,8 +121,9 @@ class Averages:
                     first, end = self.parts[number][name]
                     held.detach().view(-1)[first:end].copy_(tensor)
             for key, count in means.counts.items():
-                held = self._target(seat, key)
-                if held is not None:
+                held, tensor = self._target(seat, key), self._target(seat, MODEL + name_of(key))
+                whole = tensor is None or self.parts[number][name_of(key)].end == tensor.numel()
+                if held is not None and whole:  # later parts are still to be pushed with this lane's own count
                     held.fill_(count)
         seat.statistics.start()
 

@@ -21,7 +21,7 @@ MIN_INTERVAL_RATIO = 20.0
 class CheckpointSaver:
     """Schedules and saves the checkpoints of one attempt.
 
-    found: the checkpoint that the attempt resumes from. clock: returns seconds.
+    found: the checkpoint that the attempt resumes from. average_every_rounds: the plan's. clock: returns seconds.
     """
 
     def __init__(
@@ -29,9 +29,11 @@ class CheckpointSaver:
         training: TrainingRequest,
         work: Path,
         found: StoredCheckpoint | None,
+        average_every_rounds: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._training, self._work, self._clock = training, work, clock
+        self._average_every_rounds, self._waits = average_every_rounds, False
         self.also_kept: Callable[[], Collection[int]] = lambda: ()
         """Rounds whose checkpoints are kept besides the two newest."""
         self.newest = found
@@ -42,7 +44,7 @@ class CheckpointSaver:
 
         The last round is always saved. Else every `checkpoint_every_rounds` rounds; without that setting, every 50
         rounds or every quarter of all rounds, whichever is less, and whenever the last checkpoint is older than a
-        minute.
+        minute; where lanes are averaged, after the next average, from which any plan can go on.
         """
         every = self._training.checkpoint_every_rounds
         if done == self._training.rounds:
@@ -50,10 +52,13 @@ class CheckpointSaver:
         if every is not None:
             return done % every == 0
         every = min(MAX_INTERVAL_ROUNDS, -(-self._training.rounds // MIN_CHECKPOINTS))
-        return done % every == 0 or self._clock() - self._last_s >= max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
+        old_s = self._clock() - self._last_s
+        self._waits |= done % every == 0 or old_s >= max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
+        return self._waits and done % (self._average_every_rounds or 1) == 0
 
     def prepare(self, done: int) -> None:
         """Delete what an earlier attempt left in the next checkpoint's folder; its writing begins now."""
+        self._waits = False
         delete_checkpoint(checkpoint_folder(self._work, done))
         self._began_s = self._clock()
 

@@ -134,20 +134,29 @@ def read_plan_start(work: Path) -> PlanStart:
 
 
 def adopt_newest(
-    work: Path, earlier: Sequence[Path], note: Callable[[str], None], lanes: Collection[str] = ()
+    work: Path,
+    earlier: Sequence[Path],
+    note: Callable[[str], None],
+    lanes: Collection[str] = (),
+    *,
+    owned: bool = False,
 ) -> StoredCheckpoint | None:
     """Return the newest complete checkpoint of this attempt and of earlier ones, copied into `work` if necessary.
 
     `note` receives a sentence for each checkpoint that is skipped: a damaged one, or one between two averages of lanes
-    of which the plan has none (`lanes`). The earlier folders are not changed.
+    that lacks one of the plan's (`lanes`). If no other is left, one that has some of them is used, and the others begin
+    with the state of its first one, unless they are `owned`: lanes of owners of data, of which none may begin with the
+    state of another one before an average. The earlier folders are not changed.
     """
-
-    def unfit(mark: CheckpointMark) -> str:
-        return _foreign_lanes(mark, lanes)
-
-    own = newest_complete(work, note, unfit)
-    others = [found for folder in earlier if (found := newest_complete(folder, note, unfit)) is not None]
-    newest = max(others, key=lambda found: found.mark.round, default=None)
+    said: list[str] = []
+    own, newest = _newest_of(work, earlier, said.append, lambda mark: _foreign_lanes(mark, lanes))
+    if own is newest is None and lanes and not owned:
+        lenient: list[str] = []
+        own, newest = _newest_of(work, earlier, lenient.append, lambda mark: _foreign_lanes(mark, lanes, some=True))
+        if own or newest:
+            said = [*lenient, "no checkpoint is of an average: lanes that it lacks begin with the state of another one"]
+    for sentence in said:
+        note(sentence)
     if newest is None or (own is not None and own.mark.round >= newest.mark.round):
         return own
     folder, mark = newest
@@ -162,14 +171,24 @@ def adopt_newest(
     return StoredCheckpoint(copy_checkpoint(newest, work), mark)
 
 
-def _foreign_lanes(mark: CheckpointMark, lanes: Collection[str]) -> str:
-    """Describe lanes that differ, as between two averages, and of which none is of the plan that goes on; '' if not."""
+def _newest_of(
+    work: Path, earlier: Sequence[Path], note: Callable[[str], None], unfit: Callable[[CheckpointMark], str]
+) -> tuple[StoredCheckpoint | None, StoredCheckpoint | None]:
+    """Return the newest checkpoint of this attempt and that of the earlier ones."""
+    own = newest_complete(work, note, unfit)
+    others = [found for folder in earlier if (found := newest_complete(folder, note, unfit)) is not None]
+    return own, max(others, key=lambda found: found.mark.round, default=None)
+
+
+def _foreign_lanes(mark: CheckpointMark, lanes: Collection[str], some: bool = False) -> str:
+    """Describe lanes that differ, as between two averages, and that are not all of the plan that goes on, or, if `some`
+    suffice, none of them; '' if they are."""
     shards: dict[str, dict[str, FileDigest]] = {}
     for name in (name for name in mark.files if LANE_MARK in name):
         lane, _, segment = name.partition(LANE_MARK)
         shards.setdefault(lane, {})[segment] = mark.digests[name]
     alike = all(each == next(iter(shards.values())) for each in shards.values())
-    if alike or not lanes or shards.keys() & set(lanes):
+    if alike or not lanes or (set(lanes) & shards.keys() if some else set(lanes) <= shards.keys()):
         return ""
     held = ", ".join(sorted(shards))
     return f"it holds models of {held} that were not averaged yet, and this plan trains {', '.join(lanes)}"

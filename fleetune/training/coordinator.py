@@ -77,7 +77,8 @@ def validate_supported(plan: Plan) -> None:
 
 def _train(task: TrainingTask) -> TrainingMetrics:
     started_s = time.monotonic()
-    found = adopt_newest(task.work, task.earlier, task.note, [lane.name for lane in task.plan.plan.lanes])
+    lanes = [lane.name for lane in task.plan.plan.lanes]
+    found = adopt_newest(task.work, task.earlier, task.note, lanes, owned=bool(task.local))
     drop_incomplete(task.work)
     rounds = resume(task, found)
     task = replace(task, dealt=read_plan_start(task.work).dealt)
@@ -85,6 +86,7 @@ def _train(task: TrainingTask) -> TrainingMetrics:
     validation = Validation(task.training, task.work, task.score, task.note)
     validation.resume(first_round, task.earlier)
     measured = RoundMeasurements()
+    measured.moved(rounds[read_plan_start(task.work).from_round :])
     with EventLog(task.work / EVENTS) as events:  # without an `ended` line the next attempt continues the log
         events.started(task.training.rounds)
         if found is None or first_round < task.training.rounds or not validation.complete:

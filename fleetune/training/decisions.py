@@ -6,10 +6,10 @@ from typing import Any
 
 from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.contracts.plan import Plan
+from fleetune.program.in_force import after_rounds
 from fleetune.training.gate_refresh import GateRefresh
 from fleetune.training.measurements import busy_s, upload_s
 from fleetune.training.replanning import Replanner
-from fleetune.training.roles import after_rounds
 from fleetune.training.task import TrainingTask
 
 
@@ -41,6 +41,7 @@ class Decisions:
             busy = self._task.measured_busy(metrics.round, busy_s(rows))
             self._replanner.observe(busy, upload_s(rows, self.plan.collector))
             metrics = replace(metrics, moves=dict(self._replanner.after(metrics.round)))
+            self._note_moves(metrics)
         if self.plan.refreshes_gates_in(metrics.round):
             chosen = (
                 self._gates.stays(self.plan, metrics.round)
@@ -50,3 +51,8 @@ class Decisions:
             metrics = replace(metrics, gates=dict(chosen))
         self.plan = after_rounds(self.plan, [metrics])
         return metrics
+
+    def _note_moves(self, metrics: RoundMetrics) -> None:
+        if metrics.moves:
+            said = "; ".join(f"{lane} {units[0]} .. {units[-1]}" for lane, units in metrics.moves.items())
+            self._task.note(f"round {metrics.round}: blocks are dealt anew; from the next one on train: {said}")

@@ -61,11 +61,19 @@ def check_nothing_raw_leaves(task: TrainingTask) -> None:
     for lane in task.plan.plan.lanes:
         for segment, names in _crossing(graph, lane, raw):
             if names - ALLOWED:
-                lost = f"{', '.join(sorted(names - ALLOWED))} would leave {lane.segments[0].devices[0]}"
-                raise Refused(
-                    f"data.local: the cut behind segment {lane.name}/{segment} lies before the first learned layer, so "
-                    f"{lost}; cut behind a later unit"
-                )
+                raise Refused(f"data.local: {_what_leaves(graph, f'{lane.name}/{segment}', names - ALLOWED, raw)}")
+
+
+def _what_leaves(graph: Graph, place: str, names: frozenset[str], raw: Mapping[int, frozenset[str]]) -> str:
+    """Describe that these inputs cross the cut behind a segment, and what helps."""
+    lost = f"{', '.join(sorted(names))} would leave the device that the data lie on"
+    last_cut = crossing_values(graph, graph.units[-2].nodes[-1])
+    if names <= frozenset[str]().union(*(raw[value] for value in last_cut)):
+        return (
+            f"the model's last unit reads {', '.join(sorted(names))} itself, as it looks for the end of each text, so "
+            f"that it crosses every cut, and {lost}; train such a model with lola-deft"
+        )
+    return f"the cut behind segment {place} lies before the first learned layer, so {lost}; cut behind a later unit"
 
 
 def prepare_own_data(

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from typing_extensions import Buffer
 
-from fleetune.contracts.metrics import TimelineRow, span_s
+from fleetune.contracts.metrics import RoundMetrics, TimelineRow, span_s
 from fleetune.contracts.plan import BACKWARD, FORWARD, UPDATE, Plan, parse_action
 from fleetune.errors import Refused
 
@@ -167,12 +167,23 @@ class RoundMeasurements:
         self.newest: list[TimelineRow] = []
         """Rows of the round that was added last."""
         self.revised_from_round: int | None = None
-        """First round of a plan that followed the first one; rows of those rounds are not kept."""
+        """First round of a plan that followed the first one, or whose blocks had moved; rows of those are not kept."""
         self._rounds, self._partial = NearMedian[MeasuredRound](), NearMedian[MeasuredRound]()
+        self._moved = NearMedian[MeasuredRound]()
+        """Rounds after blocks had moved, for attempts that began after the first move."""
 
     def revised(self, round: int, plan: Plan) -> None:
         """Note that another plan than the first one trains this round."""
         self.plans[plan.revision] = plan
+        self._revised_from(round)
+
+    def moved(self, rounds: Iterable[RoundMetrics]) -> None:
+        """Note the blocks that moved after these rounds of the first plan."""
+        for each in rounds:
+            if each.moves:
+                self._revised_from(each.round + 1)
+
+    def _revised_from(self, round: int) -> None:
         self.revised_from_round = round if self.revised_from_round is None else min(round, self.revised_from_round)
 
     def add_peak(self, device: str, peak_bytes: int) -> None:
@@ -186,9 +197,13 @@ class RoundMeasurements:
         self.newest = measured.rows
         if self.revised_from_round is None:
             (self._rounds if whole else self._partial).add(round, measured.round_s, measured)
+        elif not self.plans:
+            self._moved.add(round, measured.round_s, measured)
 
     def add_average(self, rows: list[TimelineRow]) -> None:
-        """Add an average over lanes."""
+        """Add an average over lanes, unless it is of another plan than the first one."""
+        if self.revised_from_round is not None:
+            return
         self._averages.add(self._averaged, span_s(rows), rows)
         self._averaged += 1
 
@@ -197,6 +212,7 @@ class RoundMeasurements:
         return (self._averages.nearest(self._averages.median_s) or []) if self._averaged else []
 
     def median_round(self, median_s: float) -> MeasuredRound | None:
-        """Return the kept round that is nearest to the median, of those in which no lane rests if there are any; None
-        if there is none."""
-        return self._rounds.nearest(median_s) or self._partial.nearest(median_s)
+        """Return the kept round that is nearest to the median, of those in which no lane rests and nothing had moved if
+        there are any; None if there is none."""
+        kept = (self._rounds, self._partial, self._moved)
+        return next((found for some in kept if (found := some.nearest(median_s))), None)

@@ -23,7 +23,7 @@ from fleetune.clock import Clock
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
-from fleetune.training.roles import Moves, moved, permutes
+from fleetune.program.in_force import Moves, moved, permutes
 
 MIN_GAIN = 0.1
 """Least relative gain for which blocks move."""

@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from fleetune.checks import untrainable_features
+from fleetune.clock.averaging import average_rows
+from fleetune.contracts.metrics import span_s
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import size
@@ -15,7 +17,7 @@ from fleetune.recovery.protocol import Layout, Move
 from fleetune.recovery.transfers import Item
 from fleetune.training.batches import lane_samples, shares_batches
 from fleetune.training.migration import LinkRates
-from fleetune.training.roles import savers_of
+from fleetune.training.roles import averages_after, savers_of
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_state import ModelDescription
 
@@ -60,6 +62,8 @@ class Revisions:
         self._described = ModelDescription(task.model_folder, task.model)
         self._results = {task.plan.plan.revision: task.plan}
         self.newest = task.plan.plan.revision
+        self._averages_s: dict[int, float] = {}
+        """Revision -> forecast seconds of an average, of those that were asked for."""
         self._paces: dict[str, float] = {}
         """Of the stragglers that the newest plan is fair to."""
         self._is_ready = len(self._devices) == 1
@@ -81,6 +85,21 @@ class Revisions:
     def result(self, revision: int) -> PlanResult:
         """Return a plan by its number."""
         return self._results[revision]
+
+    def averages_after(self, round: int) -> bool:
+        """Return whether the newest plan averages its lanes after a round (from 0)."""
+        return averages_after(self._results[self.newest].plan, round, self._task.training.rounds)
+
+    def durations_s(self, done: int) -> tuple[float, float]:
+        """Return the forecast seconds of a round of the newest plan, and those of the average that its devices make
+        once so many rounds are done; 0 where they make none."""
+        found = self._results[self.newest]
+        if not done or not self.averages_after(done - 1):
+            return found.objective, 0.0
+        if self.newest not in self._averages_s:
+            rows = average_rows(found.plan, self._task.fleet, self._task.profile)
+            self._averages_s[self.newest] = span_s(rows)
+        return found.objective, self._averages_s[self.newest]
 
     def layout(self, revision: int) -> Layout:
         """Return what the conductor must know of a plan."""

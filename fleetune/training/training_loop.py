@@ -16,6 +16,7 @@ from fleetune.contracts.plan import Plan
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, first_line
 from fleetune.filesystem import STORE, disk_error
 from fleetune.monitoring import EventLog
+from fleetune.program.in_force import after_rounds
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
 from fleetune.recovery.holdings import INITIAL, History, Restoration
@@ -34,7 +35,6 @@ from fleetune.training.parcels import FETCH, StoredParcels
 from fleetune.training.patience import Patience
 from fleetune.training.returns import Returns
 from fleetune.training.revisions import Revisions
-from fleetune.training.roles import after_rounds
 from fleetune.training.round_metrics import round_metrics
 from fleetune.training.task import TrainingTask
 from fleetune.training.validation import Validation
@@ -61,7 +61,7 @@ class TrainingLoop:
         plan = after_rounds(task.plan.plan, rounds, self._start.from_round, self._start.plan_from_round)
         self._task = task = replace(task, plan=replace(task.plan, plan=plan))
         self._decisions = Decisions(task, plan, again)
-        self._saver = CheckpointSaver(task.training, task.work, found, task.clock)
+        self._saver = CheckpointSaver(task.training, task.work, found, plan.average_every_rounds, task.clock)
         self._validation = validation
         self._saver.also_kept = lambda: validation.kept
         self._log = CommitLog(task.work / COMMITS, rounds)
@@ -174,7 +174,7 @@ class TrainingLoop:
         waits = self._postponed
         if waits and not self._returns.worth_waiting(self._task.plan.plan, waits.devices, self._revised_since_s):
             yield from self._find_plan(waits)
-        late = self._patience.late(self._state, self._revisions.result(self._revisions.newest).objective)
+        late = self._patience.late(self._state, *self._revisions.durations_s(self._state.history.rounds))
         if late is not None:
             yield self._lost(self._workers.give_up(*late))
 
@@ -296,7 +296,8 @@ class TrainingLoop:
 
     def _is_away(self, device: str) -> bool:
         """Return whether a device may not see this disk, but what was put on its own when it started."""
-        return (self._begun or self._new) and self._task.fleet.device(device).launcher != PROCESS
+        started_with_all = not (self._begun or self._new or self._task.local)
+        return not started_with_all and self._task.fleet.device(device).launcher != PROCESS
 
     def _tell_recovery(self, command: p.Move) -> None:
         told = self._revisions.describe_recovery(command, self._state.history.rounds)
@@ -332,6 +333,7 @@ class TrainingLoop:
         metrics, norms = round_metrics(task, plan, round, self._ready, self._measured)
         ran = self._decisions.plan
         metrics = self._decisions.added_to(metrics, self._ready, self._measured.newest)
+        self._measured.moved([metrics])
         self._log.commit(metrics)
         task.logged(round)
         self._metrics = metrics
@@ -343,7 +345,8 @@ class TrainingLoop:
         self._ready = {}
         due = self._saver.due(round + 1)
         slow = self._pace.observe(ran, round, self._measured.newest)
-        return (*slow, p.CommitLogged(attempt=command.attempt, round=round, checkpoint=due))
+        averages = self._revisions.averages_after(round)
+        return (*slow, p.CommitLogged(attempt=command.attempt, round=round, checkpoint=due, averages=averages))
 
     def _send_commit(self, command: p.SendCommit) -> Iterable[p.Event]:
         assert self._commit is not None and self._metrics is not None, "a commit that is sent was logged"

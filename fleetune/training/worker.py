@@ -266,7 +266,8 @@ class _Worker:
                 assert running is not None, "a device that saves is in the plan"
                 self._write(running.state, int(received.message.header["round"]))
             except Exception as error:
-                self._fail(error)
+                if attempt_of(received.message.header) == self._exchange.attempt:
+                    self._fail(error)  # else a loss came between, and broke off what was to be saved
 
 
 def outdated(saved: Collection[int], kept: Collection[int], round: int) -> set[int]:

@@ -226,7 +226,8 @@ class WorkerGroup:
         task = self._task
         task.work.joinpath(CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         for device in self.living:
-            self._adopt(device, task.sites.launcher(device).start(self._commands.of(device, state)))
+            seen = None if task.local else state  # owners of data are sent their own part of it: see `_is_away`
+            self._adopt(device, task.sites.launcher(device).start(self._commands.of(device, seen)))
 
     def _adopt(self, device: str, job: Job) -> None:
         self._jobs[device] = job

@@ -109,10 +109,12 @@ class CommittedState:
         """
         with self._moved:
             self._broken = True
-            yield
-            self._broken = False
-            self._version = Version(self.done + 1, attempt)
-            self._moved.notify_all()
+            try:
+                yield
+                self._broken = False
+                self._version = Version(self.done + 1, attempt)
+            finally:
+                self._moved.notify_all()
 
     def write(self, folder: Path, done: int) -> list[Shard]:
         """Write the state after `done` rounds; waits for a commit that has not arrived yet.
@@ -120,7 +122,7 @@ class CommittedState:
         TryAgain if the state is another one or the disk does not take it.
         """
         with self._moved:
-            self._moved.wait_for(lambda: self.done >= done, COMMIT_S)
+            self._moved.wait_for(lambda: self.done >= done or self._broken, COMMIT_S)
             if self.done != done or self._broken:
                 raise TryAgain(f"{folder}: asked for the state after {done} rounds, this device has {self.done}")
             found = [Shard(*write_shard(folder, name, *held)) for name, held in self._shards.items()]

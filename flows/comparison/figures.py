@@ -9,10 +9,10 @@ from fleetune.checks import untrainable_features
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, RoundMetrics, TrainingMetrics
-from fleetune.contracts.plan import Plan
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
-from flows.comparison.record import PLANNED, TRAINED, ComparedDevice, ComparedStrategy, LossPoint, RoundFigures
+from flows.comparison.mean_rounds import forecast_figures, mean_samples, measured_figures
+from flows.comparison.record import PLANNED, TRAINED, ComparedDevice, ComparedStrategy, LossPoint
 from flows.past_runs import load_plan, load_results
 
 WINDOW_ROUNDS = 5
@@ -38,12 +38,9 @@ def planned_row(store: Store, name: str, run: RunRecord) -> ComparedStrategy:
         state=PLANNED,
         why=f"it cannot be trained yet: its plan has {', '.join(untrainable)}" if untrainable else "",
         run=run.id,
-        samples=samples_of_round(found.plan),
-        forecast=RoundFigures(
-            round_s=forecast.round_s,
-            memory_bytes=tuple(one for one in forecast.memory_bytes if one.device in found.plan.devices),
-            link_bytes=sum(link.bytes for link in forecast.link_bytes),
-        ),
+        samples=mean_samples(found.plan),
+        forecast=forecast_figures(found.plan, forecast),
+        average_every_rounds=found.plan.average_every_rounds,
         untrainable=untrainable,
     )
 
@@ -51,35 +48,29 @@ def planned_row(store: Store, name: str, run: RunRecord) -> ComparedStrategy:
 def trained_row(store: Store, planned: ComparedStrategy, run: RunRecord) -> ComparedStrategy:
     """The row of a planned strategy once it is trained. Refused: an artifact is missing or corrupt."""
     training = json_io.read(TrainingMetrics, _made(store, run, "metrics") / "training.json")
+    found = load_plan(store, run)
+    assert found is not None, "_made refuses a run without metrics, which come of a plan"
     results = load_results(store, run)
     return replace(
         planned,
         state=TRAINED,
         run=run.id,
-        measured=RoundFigures(
-            round_s=training.median_round_s,
-            memory_bytes=training.peak_memory_bytes,
-            link_bytes=sum(link.bytes for link in training.link_bytes),
-        ),
-        losses=loss_curve(training),
+        measured=measured_figures(found.plan, training),
+        losses=loss_curve(training, found.plan.average_every_rounds),
         score=results.metrics.scores[0] if results and results.metrics.scores else None,
     )
 
 
-def samples_of_round(plan: Plan) -> int:
-    """Samples that one round trains on; each lane has micro-batches of its own."""
-    return plan.batch_samples * len(plan.lanes)
-
-
-def loss_curve(training: TrainingMetrics) -> tuple[LossPoint, ...]:
+def loss_curve(training: TrainingMetrics, average_every_rounds: int = 0) -> tuple[LossPoint, ...]:
     """Mean loss of the last WINDOW_ROUNDS rounds at the end of each round from the first whole window on.
 
+    An average over lanes counts with the round that it follows; 0 rounds: there is none.
     Rounds that another plan has trained, before an interruption, count with the median of this plan's rounds.
     """
     window = min(WINDOW_ROUNDS, len(training.rounds))
     if not window:
         return ()
-    ends_s = list(accumulate(_round_s(training, one) for one in training.rounds))
+    ends_s = list(accumulate(_round_s(training, one, average_every_rounds) for one in training.rounds))
     losses = [one.loss for one in training.rounds]
     return tuple(
         LossPoint(seconds=ends_s[end - 1], loss=sum(losses[end - window : end]) / window)
@@ -87,8 +78,9 @@ def loss_curve(training: TrainingMetrics) -> tuple[LossPoint, ...]:
     )
 
 
-def _round_s(training: TrainingMetrics, one: RoundMetrics) -> float:
-    return one.round_s if one.round >= training.plan_from_round else training.median_round_s
+def _round_s(training: TrainingMetrics, one: RoundMetrics, every: int) -> float:
+    average_s = training.average_s if every and (one.round + 1) % every == 0 else 0.0
+    return average_s + (one.round_s if one.round >= training.plan_from_round else training.median_round_s)
 
 
 def common_loss(curves: Sequence[Sequence[LossPoint]]) -> float | None:

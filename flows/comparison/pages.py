@@ -136,8 +136,14 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
     told = [f"{row.name}: {row.why}" for row in comparison.strategies if row.why]
     samples = {row.samples for row in comparison.strategies if row.forecast}
     if len(samples) > 1:
-        each = ", ".join(f"{row.name} {row.samples}" for row in comparison.strategies if row.forecast)
+        each = ", ".join(f"{row.name} {number(row.samples)}" for row in comparison.strategies if row.forecast)
         told.append(f"a round trains on different numbers of samples ({each}): compare samples/s")
+    told += [
+        f"{row.name}: its rounds and bytes have their part of the average of its lanes after every "
+        f"{row.average_every_rounds} rounds"
+        for row in comparison.strategies
+        if row.forecast and row.average_every_rounds
+    ]
     return tuple(told)
 
 

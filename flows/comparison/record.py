@@ -9,9 +9,10 @@ STATES = (PLANNED, TRAINED, INFEASIBLE, REFUSED, FAILED)
 
 @record
 class RoundFigures:
-    """One round of a strategy, as the clock forecasts it or as it was measured."""
+    """One round of a strategy, as the clock forecasts it or as it was measured, on the mean of many (`mean_rounds`)."""
 
     round_s: float
+    """With its part of an average over lanes, where there are any."""
     memory_bytes: tuple[DeviceAmount, ...]
     """Peak of each device that takes part."""
     link_bytes: int
@@ -40,8 +41,10 @@ class ComparedStrategy:
     """Why it has no plan, is not trained, or was not trained to its end; empty otherwise."""
     run: str = ""
     """Id of its newest run; empty if it was refused before one began."""
-    samples: int = 0
-    """Samples of one round, over all lanes."""
+    samples: float = 0
+    """Samples of one round on the mean, over all lanes."""
+    average_every_rounds: int = 0
+    """Rounds after which lanes are averaged; 0: they never are."""
     forecast: RoundFigures | None = None
     untrainable: tuple[str, ...] = ()
     """Features of its plan that cannot be trained yet."""

@@ -128,8 +128,8 @@ def _round(content: RunContent) -> Iterable[str]:
     """Pictures of a round: forecast, and beside it what was measured; without transfers where there are too many."""
     if content.plan is None or content.forecast is None:
         return
-    plan = content.plan.plan
-    drawn = [round_charts(plan, content.forecast, content.training, transfers=among) for among in (True, False)]
+    plan, fleet = content.plan.plan, content.fleet
+    drawn = [round_charts(plan, fleet, content.forecast, content.training, transfers=among) for among in (True, False)]
     yield "## A round, forecast and measured" if drawn[0]["measured"] else "## A round, forecast"
     yield "Each track is a device or a link, each number a micro-batch."
     for name in ("forecast", "measured"):

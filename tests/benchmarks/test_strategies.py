@@ -34,7 +34,8 @@ def test_errors_are_of_the_measured_median() -> None:
         plan=made.plan,
         forecast=replace(made.forecast, round_s=2.0),
         rounds_s=(1.5, 9.0, 2.5),
-        between_commits_s=4.0,
+        between_commits_s=3.0,
+        average_share_s=1.0,
         sent_bytes=3_000_000,
     )
     found = {figure.name: figure for figure in round_figures(run)}
@@ -125,9 +126,10 @@ def test_a_run_file_is_trained_and_read(tmp_path: Path) -> None:
     small = {
         "model": "vit-tiny",
         "data": "digits",
-        "training.rounds": "5",
+        "training.rounds": "6",
         "training.checkpoint_every_rounds": "100",
     }
     run = trained("split-learning", tmp_path, [f"{key}={value}" for key, value in small.items()], lambda sentence: None)
-    assert len(run.rounds_s) == 3 and run.samples == 32
+    assert len(run.rounds_s) == 4 and run.average_share_s > 0
+    assert run.samples_per_s * (run.between_commits_s + run.average_share_s) == pytest.approx(32)
     assert run.between_commits_s > 0 and run.sent_bytes > 0 and run.forecast.round_s > 0

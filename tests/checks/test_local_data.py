@@ -27,7 +27,7 @@ def test_lanes_that_begin_and_end_on_owners_are_sound(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("plan", "profile", "owners", "words"),
     [
-        (SPLIT, PROFILE, ("x", "h"), r"lane y begins on y, which has no data; .*data lie on x, h"),
+        (SPLIT, PROFILE, ("x", "spare"), r"lane y begins on y, which has no data; .*data lie on x, spare"),
         (SPLIT, BARE, ("x", "y"), r"segment x/0 lies before the first learned layer, so samples would leave x"),
         (
             ticks.plan({"a": [segment("u0", "x"), segment("u1 u2", "h")]}),
@@ -35,6 +35,7 @@ def test_lanes_that_begin_and_end_on_owners_are_sound(plan: Plan) -> None:
             ("x", "h"),
             r"lane a begins and ends on x, h, so samples or labels would leave x",
         ),
+        (SPLIT, PROFILE, ("x", "y", "h"), r"lane x runs through h, which has data of its own and would receive what x"),
         (
             ticks.plan({"a": CLIENTS["x"], "b": [segment("u0 u1 u2", "x")]}),
             PROFILE,

@@ -216,7 +216,7 @@ def test_reports_tell_what_plans_decide_beyond_a_chain() -> None:
     for words in ("<th>trains</th>", "<td>layer.3 .. layer.4 (2 units)</td>", "<td>0.125 of the medium</td>"):
         assert words in pages["deft"] and words not in pages["lanes"]
     assert "<summary>30 links between them, 4 of them compressed or shared</summary>" in pages["links"]
-    assert "<td>top-k 1/100, 0.25 of the medium</td>" in pages["links"]
+    assert "<td>top-k 1/100, 0.25 of the medium: " in pages["links"]
     assert "<h2>Gates</h2>" in pages["gates"] and "<h2>Gates</h2>" not in pages["links"]
 
 

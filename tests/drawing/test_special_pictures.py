@@ -39,6 +39,12 @@ def test_a_queue_is_from_the_arrival_of_a_micro_batch_to_its_start() -> None:
     assert queueing_text(QUEUED) == "queue at h: a 400 ms, b 800 ms"
 
 
+def test_a_forecast_row_ends_before_its_message_arrives() -> None:
+    """A forecast's transfers end when the link is free; the latency that follows is no queue."""
+    found = [(wait.action, wait.arrived_s) for wait in waits(QUEUED, {"b>h": 0.5, "a>h": 0.5})]
+    assert found == [("b/1F0", 0.7)], "a's gradient arrives after 2.1 s, when h has begun with it by the rows"
+
+
 def test_a_queue_is_drawn_below_its_device_with_every_wait() -> None:
     """A wait is as wide on the axis as it is long, in its lane's colour; a chart without queues has no track of one."""
     drawn = ElementTree.fromstring(gantt(QUEUED, "t"))

@@ -104,6 +104,7 @@ def test_searched_cuts_are_no_worse_than_given_ones() -> None:
     [
         ({"cuts": ["u2", "u4"]}, "the model cannot be cut after unit u2"),
         ({"cuts": ["u4", "u0"]}, "leave nothing between them"),
+        ({"cuts": ["u0", "layer.9"]}, "cuts: layer.9 is no unit of the model; give two of u0, u1, u2"),
         ({"helpers": ["h"], "clients": ["h"]}, "device 'h' is used twice"),
         ({"method": "admm"}, "admm preempts tasks"),
         ({"method": "magic"}, "'magic' is not known"),

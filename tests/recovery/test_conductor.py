@@ -196,6 +196,17 @@ def test_a_straggler_is_reported_and_replanned_around_only_if_that_is_wanted() -
     assert isinstance(revise, p.Revise) and revise.slow == ("b",)
 
 
+def test_a_straggler_is_not_replanned_around_while_lanes_are_averaged() -> None:
+    """Bug: the abort met devices in the middle of the average, so that all went back to the newest checkpoint."""
+    rules = conductor(replans_stragglers=True)
+    state, _ = tell(rules, running(rules), p.Slow(device="b", reason="takes twice its time"))
+    averaging = p.CommitLogged(attempt=state.attempt, round=4, averages=True)
+    state, told = tell(rules, state, *prepared(state, "a", "b"), averaging)
+    assert state.phase == RUNNING and isinstance(told[-1], p.SendCommit) and told[-1].starts_next
+    state, told = tell(rules, state, *prepared(state, "a", "b"), p.CommitLogged(attempt=state.attempt, round=5))
+    assert state.phase == COLLECTING and isinstance(told[-1], p.Abort)
+
+
 def test_a_device_joins_at_the_border_of_a_round_and_is_told_of_nothing_before() -> None:
     """The running round ends undisturbed; then all are asked what they hold, the newcomer too."""
     rules = conductor()

@@ -141,3 +141,35 @@ def test_a_resume_names_another_plan_only_where_the_plan_differs(
         assert len(resume(task(own, note=said.append, **changes), found)) == 3
         assert said == [f"goes on from round 3 of 9, by {whose} checkpoint"]
         assert read_plan_start(own).from_round == 3
+
+
+def between_averages(work: Path, done: int, lanes: str) -> Path:
+    """A work folder with a checkpoint of lanes that differ."""
+    folder = checkpoint_folder(work, done)
+    folder.mkdir(parents=True)
+    digests = {}
+    for lane in lanes:
+        file = folder / f"{lane}@segment-0.safetensors"
+        file.write_bytes(f"weights of {lane}".encode())
+        digests[file.name] = FileDigest.of(file)
+    log = CommitLog(work / "commits.jsonl", [committed(r) for r in range(done)])
+    log.close()
+    mark_complete(work, done, digests, log.text, (3,))
+    return work
+
+
+def test_lanes_begin_with_an_average_if_there_is_one(tmp_path: Path) -> None:
+    """Bug: a client that a checkpoint between two averages lacks began with the state of another client.
+
+    Where there is no other checkpoint it does, and a note says so, unless the lanes own data: then nothing is used.
+    """
+    work = between_averages(attempt(tmp_path / "work", 3), 4, "xy")
+    said: list[str] = []
+    found = {lanes: adopt_newest(work, (), said.append, lanes) for lanes in ("x", "yx", "xyz")}
+    assert {lanes: one and one.mark.round for lanes, one in found.items()} == {"x": 4, "yx": 4, "xyz": 3}
+    assert len(said) == 1 and "holds models of x, y that were not averaged yet" in said[0]
+    alone = between_averages(tmp_path / "alone", 4, "xy")
+    said.clear()
+    lent = adopt_newest(alone, (), said.append, "xyz")
+    assert lent is not None and lent.mark.round == 4 and "lanes that it lacks begin with the state of" in said[-1]
+    assert adopt_newest(alone, (), said.append, "xyz", owned=True) is None

@@ -364,7 +364,7 @@ def test_checkpoints_are_due_by_rounds_and_by_time(
     """
     now = [0.0]
     training = TrainingRequest(rounds=rounds, checkpoint_every_rounds=every)
-    saver = CheckpointSaver(training, tmp_path, None, lambda: now[0])
+    saver = CheckpointSaver(training, tmp_path, None, clock=lambda: now[0])
 
     made = []
     for done in range(1, rounds + 1):
@@ -375,6 +375,20 @@ def test_checkpoints_are_due_by_rounds_and_by_time(
             saver.complete(done, {}, "")
             made.append(done)
     assert made[: len(expected) - 1] == expected[:-1] and made[-1] == expected[-1]
+
+
+def test_checkpoints_of_lanes_wait_for_the_next_average(tmp_path: Path) -> None:
+    """From a state between two averages only plans with the same lanes can go on. What was set is followed exactly."""
+    for every, expected in ((None, [12, 24, 30, 40]), (10, [10, 20, 30, 40])):
+        training = TrainingRequest(rounds=40, checkpoint_every_rounds=every)
+        saver = CheckpointSaver(training, tmp_path / str(every), None, average_every_rounds=6, clock=lambda: 0.0)
+        made = []
+        for done in range(1, 41):
+            if saver.due(done):
+                saver.prepare(done)
+                saver.complete(done, {}, "")
+                made.append(done)
+        assert made == expected
 
 
 def test_frozen_parameters_are_not_in_a_checkpoint(tmp_path: Path) -> None:

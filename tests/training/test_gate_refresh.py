@@ -15,9 +15,9 @@ from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import Gate, Plan
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Infeasible, Refused, TryAgain
+from fleetune.program.in_force import after_rounds, regated
 from fleetune.training.decisions import Decisions
 from fleetune.training.gate_refresh import GateRefresh
-from fleetune.training.roles import after_rounds, regated
 from tests.clock import fleets
 from tests.training.control_comparison import FP64, difference, whole_model
 from tests.training.lane_training import LaneModel, train_lane

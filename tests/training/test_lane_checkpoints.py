@@ -28,5 +28,10 @@ def test_another_plan_goes_on_from_an_average_and_not_from_one_clients_model(tmp
     assert found.resumed_from_round == 3
     assert any("round 4 is not used (it holds models of x, y that were not averaged yet" in said for said in told), told
     told.clear()
+    told.clear()
+    joined = run_plan(ready, split(ready, "xyz"), training, tmp_path / "joined", earlier=before, note=told.append)
+    assert joined.resumed_from_round == 3, "a client that the state lacks does not begin with another one's"
+    assert any("round 4 is not used (it holds models of x, y that were not averaged yet" in said for said in told), told
+    told.clear()
     again = run_plan(ready, split(ready, "yx"), training, tmp_path / "again", earlier=before, note=told.append)
     assert again.resumed_from_round == 4 and not any("not used" in said for said in told)

@@ -32,6 +32,7 @@ from tests.training.lane_training import LaneModel, lane_models, train_by_blocks
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.plain_half import compute_in_half
 from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.training.small_parts_worker import SmallPartsLauncher
 from tests.training.test_control import WHOLE, cut_run
 from tests.training.test_stop import StopAfter, assert_same_end
 from tests.training.unsplit_training import Control, Order, train_unsplit
@@ -223,6 +224,18 @@ def test_several_clients_are_fedavg_of_separately_trained_models(
         )
         assert said == measured and len(said) == 12
         assert {row.action[2:] for row in metrics.timeline}.isdisjoint({"0A0", "1A0", "2A0"})
+
+
+@pytest.mark.slow
+def test_an_average_in_many_parts_is_the_average(tmp_path: Path) -> None:
+    """Bug: with the first part of a tensor its lane got the largest count of steps, which the third part was then sent
+    with, so that moments of lanes of fewer steps kept their bias from there on. Small models have one part."""
+    ready = ready_for(tmp_path, precision="float64")
+    made = split(ready, "xy", rounds={"y": 1})
+    metrics = run_plan(ready, made, TRAINING, tmp_path, launcher=SmallPartsLauncher())
+    run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
+    found = difference(ready, run, train_federated(lane_models(ready, whole_model(ready), made), TRAINING))
+    assert max(found.loss, found.tensor, found.logits) < FP64, found
 
 
 def sized(ready: Prepared, profile: Profile) -> Profile:

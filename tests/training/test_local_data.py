@@ -17,21 +17,24 @@ from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import IDS, LABELS, PIXELS, PreparedData, batch_indices
 from fleetune.data.writer import prepare_data
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint
 from fleetune.models.source import input_spec
 from fleetune.training.batches import lane_seed
 from fleetune.training.coordinator import train
 from fleetune.training.exchange import Exchange, TransferKey
+from fleetune.training.parcels import StoredParcels
 from fleetune.training.task import DeviceData
 from tests.training.control_comparison import FP64, whole_model
 from tests.training.lane_training import lane_models, train_by_blocks, train_federated
 from tests.training.model_families import BY_NAME, TEXT, data_request, model_request
 from tests.training.planted import DTYPES, found_in, spellings, text_spellings
-from tests.training.runs import Prepared, plan, prepared, run_plan, training_task
+from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
 from tests.training.tapped_worker import FileTap, TappedLauncher
 from tests.training.test_lanes import LORA, TRAINING, beside, by_blocks, ready_for, split
+from tests.training.test_parcels import AwayLauncher
+from tests.training.test_stop import StopAfter
 
 SECRET = "Zq#7Kv!wXj@3pRu9"
 WORDS = ("alpha", "beta", "gamma")
@@ -132,6 +135,37 @@ def test_no_message_of_a_device_that_trains_a_block_holds_its_samples_or_labels(
         assert (taps / name).stat().st_size > 1000 * TRAINING.rounds, "the tap saw the gradients"
     for file in (*taps.iterdir(), *written):
         assert not found_in(file.read_bytes(), planted), file
+
+
+@pytest.mark.slow
+def test_a_resumed_client_elsewhere_gets_its_own_state_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: who went on between two averages was given the checkpoint with the weights and moments of all clients, which
+    show what is in their data. What it is sent is enough: the weights are those of a run without the stop."""
+    sent: dict[str, set[str]] = {}
+    send = StoredParcels.send
+
+    def recorded(own: StoredParcels, exchange: Exchange, device: str, number: int) -> None:
+        sent.setdefault(device, set()).add(own.orders[device].parcels[number].lane)
+        send(own, exchange, device, number)
+
+    monkeypatch.setattr(StoredParcels, "send", recorded)
+    ready = ready_for(tmp_path)
+    made, local = split(ready, "xy"), own_data(ready, tmp_path, {"x": 20, "y": 9})
+    training = replace(TRAINING, rounds=6, checkpoint_every_rounds=99)
+    run_plan(ready, made, training, tmp_path / "whole", local=local)
+    launcher, stop = AwayLauncher(tmp_path / "away"), StopAfter(4)
+    task = training_task(ready, made, training, tmp_path / "cut", local=local, launcher=launcher)
+    devices = tuple(replace(device, launcher="docker", engine="local") for device in task.fleet.devices)
+    task = replace(task, fleet=replace(task.fleet, devices=devices))
+    with pytest.raises(TryAgain, match="^ended after round 4 of 6"):
+        train(replace(task, stop=stop, progress=stop.listen))
+    assert sent == {}
+    assert train(task).resumed_from_round == 4
+    assert sent == {"x": {"x"}, "y": {"y"}, "h": {"x", "y"}}
+    assert not any("round-" in str(path) for command in launcher.commands for path in command.reads)
+    states = [final_state(tmp_path / name) for name in ("whole", "cut")]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

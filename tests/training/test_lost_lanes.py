@@ -152,6 +152,16 @@ def test_a_client_is_lost_in_the_middle_of_an_average(ready: Prepared, tmp_path:
 
 
 @pytest.mark.slow
+def test_a_client_is_lost_in_the_average_after_the_last_round(ready: Prepared, tmp_path: Path) -> None:
+    """Bug: the last state is asked for while it is being averaged. Where a loss broke that off, those that were to
+    save it reported an error, and the training ended instead of going on without the client."""
+    made = learning(ready, "xyz", {}, every=4)
+    metrics, said = losing(ready, made, tmp_path, "y", launcher=DyingLauncher("y", "push-A", ROUNDS - 1))
+    assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), said
+    assert any("goes on from round 3" in each and "the checkpoint is read" in each for each in said), said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("lost", "left"), [("d1", {"block-0", "block-2"}), ("s", {"block-1", "block-2"})])
 def test_blocks_of_a_lost_device_go_to_the_others(lost: str, left: set[str], ready: Prepared, tmp_path: Path) -> None:
     """LoLa-DEFT: the collector holds all state, so that no round is run again without another device; where it is lost

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.errors import Refused
 from fleetune.links.message import MAX_HEADER_BYTES
 from fleetune.training.measurements import (
@@ -167,3 +167,20 @@ def test_peaks_of_the_first_plan_are_told_apart() -> None:
     measured.add_peak("b", 2)
     assert measured.peaks == {"a": 9, "b": 2} and measured.peaks_of_first == {"a": 5}
     assert list(measured.plans.values()) == [later] and measured.revised_from_round == 1
+
+
+def test_rounds_after_a_move_are_of_another_plan() -> None:
+    """Bug: after blocks had moved, the measured rounds of both assignments were held against the forecast of the first.
+
+    An attempt that begins after the move has no other rounds, and reports those.
+    """
+    moved = RoundMetrics(round=3, loss=1.0, gradient_norm=None, learning_rate=0.1, round_s=2.0, moves={"a": ("u",)})
+    for first in (0, 4):
+        measured = RoundMeasurements()
+        measured.moved([moved] if first else [])
+        for number in range(first, 8):
+            measured.add(number, MeasuredRound(float(number), [], {("a", "b"): number}))
+            measured.moved([moved] if number == 3 else [])
+        assert measured.revised_from_round == 4
+        found = measured.median_round(7.0)
+        assert found is not None and found.round_s == (7.0 if first else 3.0)

@@ -30,8 +30,10 @@ class Recording:
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
+        self.commands: list[Command] = []
 
     def start(self, command: Command) -> Job:
+        self.commands.append(command)
         job = ProcessLauncher().start(command)
         self.jobs.append(job)
         return job

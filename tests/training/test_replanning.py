@@ -13,10 +13,10 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.contracts.plan import LinkUse, Plan
 from fleetune.errors import Refused
+from fleetune.program.in_force import Moves, after_rounds
 from fleetune.training.commit_log import COMMITS, CommitLog, logged_beyond
 from fleetune.training.measurements import busy_s, upload_s
 from fleetune.training.replanning import Replanner, least_largest
-from fleetune.training.roles import Moves, after_rounds
 from tests.clock import fleets, ticks
 from tests.clock.ticks import segment
 

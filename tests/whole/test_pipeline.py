@@ -82,11 +82,23 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
 
     Neither does a device that is gone afterwards: what has to be planned anew once began to train at round 0.
     """
-    root = tmp_path / "runs"
-    first = fleetune("run", str(config), "--root", str(root))
+    root, whole, third = (tmp_path / name for name in ("runs", "whole", "third"))
+    process = subprocess.Popen(command("run", str(config), "--root", str(root)), stdout=subprocess.DEVNULL)
+    wait_until(lambda: any(root.glob("work/*/checkpoints/round-*/round.json")), process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for copy in (whole, third):
+        shutil.copytree(root, copy)
+    shutil.rmtree(whole / "work")  # nothing of its training is left
+    finished = fleetune("run", str(config), "--root", str(root))
+    assert whys(finished)["profile"].startswith("reused")
+    assert re.fullmatch(r".* did not finish it; goes on from round [246] of 8, .*", whys(finished)["train"])
+    first = fleetune("run", str(config), "--root", str(whole))
+    assert "goes on" not in whys(first)["train"]
+    assert checkpoint_of(finished, root) == checkpoint_of(first, whole)
+
     again = fleetune("run", str(config), "--root", str(root))
     assert all(whys(again)[stage].startswith("reused") for stage in ("prepare", "profile", "plan", "train", "evaluate"))
-
     slower = fleetune("run", str(config), "--root", str(root), "--dry-run", "--set", "training.learning_rate=1e-4")
     assert whys(slower)["train"] == "ran: training.learning_rate changed"
     assert whys(slower)["plan"].startswith("reused")
@@ -96,21 +108,10 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
     assert whys(edited)["prepare"] == "ran: data changed"
     (tmp_path / "rows.jsonl").write_bytes(text)
 
-    other = tmp_path / "other"
-    process = subprocess.Popen(command("run", str(config), "--root", str(other)), stdout=subprocess.DEVNULL)
-    wait_until(lambda: any(other.glob("work/*/checkpoints/round-*/round.json")), process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    shutil.copytree(other, tmp_path / "third")
-    finished = fleetune("run", str(config), "--root", str(other))
-    assert whys(finished)["profile"].startswith("reused")
-    assert re.fullmatch(r".* did not finish it; goes on from round [246] of 8, .*", whys(finished)["train"])
-    assert checkpoint_of(finished, other) == checkpoint_of(first, root)
-
     alone = {**CONFIG, "fleet": {"devices": CONFIG["fleet"]["devices"][:1]}}
     config.write_text(yaml.safe_dump(alone))
-    planned_anew = fleetune("run", str(config), "--root", str(tmp_path / "third"), "--until", "train")
+    planned_anew = fleetune("run", str(config), "--root", str(third), "--until", "train")
     said = r"ran: input .*; goes on from round [246] of 8, by another plan's checkpoint"
     assert re.fullmatch(said, whys(planned_anew)["train"])
     assert whys(planned_anew)["prepare"].startswith("reused"), "another fleet prepares nothing anew"
-    assert checkpoint_of(planned_anew, tmp_path / "third") == checkpoint_of(first, root)
+    assert checkpoint_of(planned_anew, third) == checkpoint_of(first, whole)

@@ -92,7 +92,8 @@ class FolderMounts:
 
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
-        self._volumes: dict[Path, str] = {}
+        self._volumes: dict[tuple[Path, int], str] = {}
+        """Folder and mark of its content -> its volume; a folder that has changed is uploaded again."""
         self._kept: dict[Path, str] = {}
         """Folder of a device's own -> its volume, which commands of the session share."""
         self._lock = threading.Lock()
@@ -126,13 +127,25 @@ class FolderMounts:
             ]
         client, image_id, labels = self._engine.client, self._engine.image_id, dict(self._engine.labels)
         with self._lock:  # a folder that several devices of an engine read is uploaded once
-            new = [folder for folder in command.reads if folder not in self._volumes]
-            self._volumes.update(folder_transfer.upload_folders(client, image_id, new, labels))
+            marks = {folder: content_mark(folder) for folder in command.reads}
+            new = [folder for folder, mark in marks.items() if (folder, mark) not in self._volumes]
+            made = folder_transfer.upload_folders(client, image_id, new, labels)
+            self._volumes.update({(folder, marks[folder]): name for folder, name in made.items()})
         empty = {folder: folder_transfer.empty_volume(client, image_id, folder, labels) for folder in command.writes}
         return [
-            *(_volume_mount(folder, self._volumes[folder], read_only=True) for folder in command.reads),
+            *(_volume_mount(folder, self._volumes[folder, mark], read_only=True) for folder, mark in marks.items()),
             *(_volume_mount(folder, name, read_only=False) for folder, name in empty.items()),
         ]
+
+
+def content_mark(folder: Path) -> int:
+    """Return a number that changes with the names, sizes and times of a folder's files."""
+    found: list[tuple[str, int, int]] = []
+    for path in sorted((folder, *folder.rglob("*"))):
+        with suppress(OSError):  # it is gone again
+            if path.is_file():
+                found.append((str(path), path.stat().st_size, path.stat().st_mtime_ns))
+    return hash(tuple(found))
 
 
 class ContainerJob:

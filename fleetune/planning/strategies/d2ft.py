@@ -6,9 +6,11 @@ After Ding et al., You Don't Need All Attentions: Distributed Dynamic Fine-Tunin
 (`profile.scores=true`): weight magnitude backward and Fisher information forward by default, the best pair of the
 paper's Table III. The pruning methods respect only the total of all budgets, as in the paper.
 
-Deviations: subnets are not devices of their own; segments are placed as in strategy asteroid, and the subnets of a
-device get its budget. Costs are measured, not assumed to be 40 %. Scores are those of the first round's micro-batches;
-with `refresh_every_rounds` training takes them anew, from a round in which every head runs in full.
+Deviations: norms, which belong to no head, are trained in every micro-batch. Taylor importance, the fourth score of
+Table III, is not offered. With method `joint` the two budgets of a device are one of time. Subnets are not devices of
+their own; segments are placed as in strategy asteroid, and the subnets of a device get its budget. Costs are measured,
+not assumed to be 40 %. Scores are those of the first round's micro-batches; with `refresh_every_rounds` training takes
+them anew, from a round in which every head runs in full.
 """
 
 from collections.abc import Iterable

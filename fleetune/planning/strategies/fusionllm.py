@@ -3,7 +3,8 @@
 After Tang et al., FusionLLM: A Decentralized LLM Training System on Geo-distributed GPUs with Adaptive Compression,
 2024 (arXiv:2410.12707). `fleetune.solving.opfence` finds the placement: `method: opfence` is the paper's; `search` is
 ours, also searches the order of clusters, and leaves out devices that slow the round. With `compression_ratio`, AdaTopK
-then sets the compression ratio of every link by eq. (7); with `compression`, the forecast chooses each link's codec.
+then sets the compression ratio of every link by eq. (7), where that makes its messages faster; with `compression`, the
+forecast chooses each link's codec.
 
 Deviations: the graph is the profile's list of units (a cut carries all tensors that cross it), so segments are
 contiguous; work is the measured time, forward and backward, not FLOPs over a fitted speed; memory is that of the actual

@@ -179,7 +179,7 @@ def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
     def whole_s(name: str) -> float:
         return sum(map(sum, clock.unit_times(name, problem.micro_batch_samples)))
 
-    free = sorted((name for name in names if name not in named), key=whole_s)
+    free = sorted((name for name in names if name not in (*named, *problem.owners)), key=whole_s)
     helpers = options.helpers or tuple(free[: max(1, len(names) // 4)])
     clients = wanted or tuple(name for name in names if name not in helpers)
     if not helpers or not clients:
@@ -188,7 +188,7 @@ def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
 
 
 def _cuts_at(problem: Problem, named: tuple[str, str]) -> Cuts:
-    first, second = (problem.profile.position(name) + 1 for name in named)
+    first, second = (_place_of(problem, name) + 1 for name in named)
     places = cut_places(problem.profile.units)[1:-1]
     for name, place in zip(named, (first, second), strict=True):
         if place not in places:
@@ -196,6 +196,18 @@ def _cuts_at(problem: Problem, named: tuple[str, str]) -> Cuts:
     if first >= second:
         raise Refused(f"split-learning: cuts {list(named)} leave nothing between them; name an earlier unit first")
     return Cuts(first, second)
+
+
+def _place_of(problem: Problem, name: str) -> int:
+    """Return the place of a unit by its name or the end of it, such as `layer.1`: reports leave prefixes out."""
+    names = [unit.name for unit in problem.profile.units]
+    if name in names:
+        return names.index(name)
+    found = [place for place, each in enumerate(names) if each.endswith(f".{name}")]
+    if len(found) != 1:
+        said = "is the end of several units' names" if found else "is no unit of the model"
+        raise Refused(f"split-learning: cuts: {name} {said}; give two of {', '.join(names)}")
+    return found[0]
 
 
 def _best_cuts(problem: Problem, builder: SplitProblemBuilder, options: Options) -> Cuts:

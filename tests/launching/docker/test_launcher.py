@@ -89,6 +89,33 @@ def test_folders_of_a_device_are_neither_uploaded_nor_shared(
     assert made == ([] if is_here else [own])
 
 
+def test_a_folder_that_has_changed_is_uploaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a worker on another machine that was started again found the task of its first start, and never took part.
+
+    What has not changed is uploaded once for all commands of a session.
+    """
+    uploads: list[list[str]] = []
+
+    def upload_folders(client: object, image_id: str, folders: list[Path], labels: object) -> dict[Path, str]:
+        uploads.append([folder.name for folder in folders])
+        return {folder: f"{folder.name}-{len(uploads)}" for folder in folders}
+
+    monkeypatch.setattr(launcher.folder_transfer, "upload_folders", upload_folders)
+    engine = SimpleNamespace(is_here=False, client=None, image_id="image", labels={})
+    mounts = launcher.FolderMounts(engine)  # type: ignore[arg-type]
+    own, model = tmp_path / "own", tmp_path / "model"
+    for folder in (own, model):
+        folder.mkdir()
+        (folder / "file").write_text("first")
+    command = Command(module="m", log=tmp_path / "log", reads=(own, model))
+    sources = []
+    for text in ("first", "second"):
+        if text != "first":
+            (own / "file").write_text(text)
+        sources.append([mount["Source"] for mount in mounts.mounts(command)])
+    assert sources == [["own-1", "model-1"], ["own-2", "model-1"]] and uploads == [["own", "model"], ["own"]]
+
+
 class ContainerOf:
     """A container whose engine answers `wait` with these: errors are raised, numbers are exit codes."""
 

@@ -1,0 +1,72 @@
+"""What a round is on the mean of many: with its part of an average over lanes, and with lanes that rest in some rounds.
+
+Strategies whose lanes are averaged every few rounds can only so be compared with those that never are.
+"""
+
+import statistics
+from collections.abc import Iterable
+
+from fleetune.contracts.metrics import Forecast, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
+from fleetune.contracts.plan import Lane, Plan
+from flows.comparison.record import RoundFigures
+
+
+def mean_samples(plan: Plan) -> float:
+    """Samples that a round trains on; each lane has micro-batches of its own, and some rounds without it."""
+    return sum(plan.micro_batch_samples * plan.micro_batches_of(lane) * _part(plan, lane) for lane in plan.lanes)
+
+
+def forecast_figures(plan: Plan, forecast: Forecast) -> RoundFigures:
+    """A round as the clock forecasts it."""
+    return RoundFigures(
+        round_s=forecast.mean_round_s,
+        memory_bytes=tuple(one for one in forecast.memory_bytes if one.device in plan.devices),
+        link_bytes=_mean_bytes(plan, forecast.link_bytes, forecast.rows, forecast.average),
+    )
+
+
+def measured_figures(plan: Plan, training: TrainingMetrics) -> RoundFigures:
+    """A round as it was measured."""
+    return RoundFigures(
+        round_s=_measured_round_s(training) + average_share_s(plan, training),
+        memory_bytes=training.peak_memory_bytes,
+        link_bytes=_mean_bytes(plan, training.link_bytes, training.timeline, training.average),
+    )
+
+
+def average_share_s(plan: Plan, training: TrainingMetrics) -> float:
+    """Seconds of a measured average that fall to each round; 0 for plans without averages."""
+    return training.average_s / plan.average_every_rounds if plan.average_every_rounds else 0.0
+
+
+def _measured_round_s(training: TrainingMetrics) -> float:
+    """The mean of the medians of the kinds of rounds that this plan trained: some lanes rest, or gates are scored."""
+    kinds: dict[tuple[tuple[str, ...], bool], list[float]] = {}
+    for one in training.rounds:
+        if _is_of_this_plan(training, one):
+            kinds.setdefault((one.resting, bool(one.gates)), []).append(one.round_s)
+    total = sum(len(rounds_s) for rounds_s in kinds.values())
+    if not total:
+        return training.median_round_s
+    return sum(len(rounds_s) * statistics.median(rounds_s) for rounds_s in kinds.values()) / total
+
+
+def _is_of_this_plan(training: TrainingMetrics, one: RoundMetrics) -> bool:
+    before = training.revised_from_round
+    return training.plan_from_round <= one.round and (before is None or one.round < before)
+
+
+def _mean_bytes(
+    plan: Plan, links: Iterable[LinkBytes], rows: Iterable[TimelineRow], average: Iterable[TimelineRow]
+) -> int:
+    """Bytes of a round; rows: of one in which no lane rests."""
+    if not (every := plan.average_every_rounds):
+        return sum(link.bytes for link in links)
+    parts = {lane.name: _part(plan, lane) for lane in plan.lanes}
+    saved = sum(row.bytes * (1 - parts[row.lane]) for row in rows if row.lane in parts)
+    return round(sum(link.bytes for link in links) - saved + sum(row.bytes for row in average) / every)
+
+
+def _part(plan: Plan, lane: Lane) -> float:
+    """Share of the rounds in which a lane takes a step."""
+    return lane.rounds / plan.average_every_rounds if lane.rounds and plan.average_every_rounds else 1.0
