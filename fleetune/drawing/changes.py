@@ -37,6 +37,7 @@ def moves_chart(plan: Plan, rounds: Sequence[RoundMetrics]) -> str:
                 parts.append(label(place, y + 14, text, class_="on", text_anchor="middle", pointer_events="none"))
             begin += many
     bottom = _TOP + _ROW * len(plan.lanes)
+    parts.append(label(0, bottom + 16, "round", class_="muted"))
     for tick in axis_ticks(len(rounds)):
         if tick == int(tick):
             text = str(rounds[0].round + int(tick))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from fleetune.contracts.fleet import Fleet
@@ -31,8 +31,8 @@ LABELLED_LINKS_UP_TO = 5
 """Devices up to which the speed of used links is written beside them."""
 LABELLED_USES_UP_TO = 8
 """Pairs of devices with codecs or shares up to which these are written beside them."""
-_ROOM = 50.0
-"""Height of a device with its name."""
+_ROOM = 64.0
+"""Least distance of neighbours: a circle with a name of eight letters below it."""
 RING_WIDTH = 560.0
 OFF_CENTRE = 0.64
 """Place of the label along a link between opposite devices, which all cross in the middle."""
@@ -48,12 +48,15 @@ def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str
     count, colours = len(fleet.devices), colours_of_devices(plan)
     labelled = len({frozenset((use.source, use.target)) for use in plan.links if not use.is_neutral})
     wide, tall = _radii(count, labelled)
-    sent = tuple(sent)
+    sent, width = tuple(sent), max(RING_WIDTH, 2 * wide + 130)
     places = {}
     for k, device in enumerate(fleet.devices):
         turn = 2 * math.pi * k / count - (math.pi / 2 if count != 2 else math.pi)
-        places[device.name] = (RING_WIDTH / 2 + wide * math.cos(turn), 28 + tall + tall * math.sin(turn))
+        places[device.name] = (width / 2 + wide * math.cos(turn), 28 + tall + tall * math.sin(turn))
     used = used_pairs(plan) | {frozenset((each.source, each.target)) for each in sent if each.bytes}
+    taken = [
+        box for name, (x, y) in places.items() for box in ((x - 17, y - 17, x + 17, y + 17), _box(name, x, y + 31))
+    ]
     parts, labels = [], []
     for k, a in enumerate(fleet.devices):
         for j, b in enumerate(fleet.devices[k + 1 :], k + 1):
@@ -68,7 +71,7 @@ def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str
             )
             texts = [_speed_text(fleet, (a.name, b.name))] if count <= LABELLED_LINKS_UP_TO else []
             at = OFF_CENTRE if count > 2 and 2 * (j - k) == count else 0.5
-            labels += _link_label([*texts, *said], ends, at) if pair in used else []
+            labels += _link_label([*texts, *said], ends, at, taken) if pair in used else []
     for device in fleet.devices:
         x, y = places[device.name]
         collects = device.name == plan.collector
@@ -78,15 +81,15 @@ def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str
         parts.append(element("circle", tooltip(hint), cx=x, cy=y, r=15, style=style))
         labels.append(label(x, y + 31, device.name, class_="halo", text_anchor="middle", font_weight="600"))
     height = max(y for _, y in places.values()) + 40
-    return canvas(parts + labels, height, "the fleet", RING_WIDTH)
+    return canvas(parts + labels, height, "the fleet", width)
 
 
 def _radii(count: int, labelled: int) -> tuple[float, float]:
-    """Return the half axes of the ring: beside each other at its sides, a device has room for its circle and name."""
+    """Return the half axes of the ring, on which neighbours have room for their circles and names."""
     if count < 2:
         return 0.0, 0.0
-    beside = _ROOM / math.sin(2 * math.pi / count) if count > 2 else 0.0
-    return 215.0, max(90.0 + 30.0 * (0 < labelled <= LABELLED_USES_UP_TO), beside)
+    least = _ROOM / 2 / math.sin(math.pi / count)
+    return max(215.0, least), max(90.0 + 30.0 * (0 < labelled <= LABELLED_USES_UP_TO), least)
 
 
 def used_pairs(plan: Plan) -> frozenset[frozenset[str]]:
@@ -128,13 +131,40 @@ def _speed_text(fleet: Fleet, names: tuple[str, str]) -> str:
     return f"{rate(slower_bytes_per_s)}, {seconds(max(there.latency_s, back.latency_s))}"
 
 
-def _link_label(texts: Sequence[str], ends: tuple[tuple[float, float], tuple[float, float]], at: float) -> list[str]:
-    """Write lines of text beside a link, centred at a part `at` of its way."""
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
+
+
+def _link_label(
+    texts: Sequence[str], ends: tuple[tuple[float, float], tuple[float, float]], at: float, taken: list[Box]
+) -> list[str]:
+    """Write lines of text beside a link, about a part `at` of its way: where nothing is that is `taken`, if there is
+    such a place."""
+    if not texts:
+        return []
     (x1, y1), (x2, y2) = ends
-    x, y = x1 + (x2 - x1) * at, y1 + (y2 - y1) * at + 4 - 7.5 * (len(texts) - 1)
+    found = []
+    for aside, moved in product((0.0, 50.0, -50.0, 100.0, -100.0), (0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3)):
+        x, y = x1 + (x2 - x1) * (at + moved) + aside, y1 + (y2 - y1) * (at + moved) + 4 - 7.5 * (len(texts) - 1)
+        boxes = [_box(text, x, y + 15 * place) for place, text in enumerate(texts)]
+        if all(box[0] > 0 and box[2] < RING_WIDTH for box in boxes) or not found:
+            found.append((sum(_overlap(one, other) for one in boxes for other in taken), len(found), boxes))
+    boxes = min(found)[-1]
+    taken += boxes
     return [
-        label(x, y + 15 * place, text, class_="muted halo", text_anchor="middle") for place, text in enumerate(texts)
+        label((left + right) / 2, bottom - 3, text, class_="muted halo", text_anchor="middle")
+        for text, (left, _, right, bottom) in zip(texts, boxes, strict=True)
     ]
+
+
+def _box(text: str, x: float, y: float) -> Box:
+    """Return what a text covers that is centred at x on the line y."""
+    wide = 3.3 * len(text)
+    return (x - wide, y - 11, x + wide, y + 3)
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def loss_chart(rounds: Sequence[RoundMetrics], scores: Sequence[RoundScores] = ()) -> str:

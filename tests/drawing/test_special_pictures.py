@@ -1,18 +1,20 @@
 """Pictures of what is special to a strategy hold what the plan and its timeline say."""
 
+from dataclasses import replace
 from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
 
 from fleetune.contracts.metrics import LinkBytes
-from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP
+from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, LinkUse, Share
 from fleetune.drawing import gantt, report
 from fleetune.drawing.charts import fleet_chart, used_pairs
 from fleetune.drawing.gantt import queueing_text, waits
 from fleetune.drawing.model_chart import gates_chart
 from fleetune.drawing.text import span_text
 from fleetune.formatting import seconds
+from tests.clock import fleets
 from tests.drawing import hand_made
 from tests.drawing.contents import by_hand, content, row
 
@@ -118,6 +120,42 @@ def test_codecs_and_shares_stand_at_their_links() -> None:
         assert said in texts
     page = report(made)
     assert "Dashed links are compressed" in page and "Dashed" not in report(by_hand("deft"))
+
+
+def _covered(drawn: ElementTree.Element) -> list[tuple[float, float, float, float]]:
+    """Left, top, right and bottom of each text and circle."""
+    found = []
+    for text in drawn.iter(f"{SVG}text"):
+        x, y, wide = float(text.get("x") or 0), float(text.get("y") or 0), 3 * len(text.text or "")
+        found.append((x - wide, y - 10, x + wide, y + 2))
+    for circle in drawn.iter(f"{SVG}circle"):
+        x, y, r = (float(circle.get(name) or 0) for name in ("cx", "cy", "r"))
+        found.append((x - r, y - r, x + r, y + r))
+    return found
+
+
+@pytest.mark.parametrize("name", hand_made.PLANS)
+def test_no_text_of_the_fleet_covers_another(name: str) -> None:
+    """Bug: what a link is used for was written over the names of devices."""
+    covered = _covered(ElementTree.fromstring(fleet_chart(hand_made.FLEET, hand_made.PLANS[name])))
+    for one, other in combinations(covered, 2):
+        assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]), (one, other)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 13, 20, 40])
+def test_devices_of_a_large_fleet_have_room(count: int) -> None:
+    """Bug: from about 13 devices on, names stood on the circles of others."""
+    names = [f"client-{number}" for number in range(count)]
+    lanes = {name: (replace(hand_made.segment(0, 9, name), shares=(Share(device=name, samples=4),)),) for name in names}
+    uses = tuple(LinkUse(source=name, target=names[0], share=0.5 / count) for name in names[1:])
+    plan = replace(hand_made.plan("many", lanes, 1), links=uses, collector=names[0])
+    fleet = fleets.fleet(*(fleets.device(name, 60_000) for name in names), bytes_per_s=2e5)
+    drawn = ElementTree.fromstring(fleet_chart(fleet, plan))
+    covered = _covered(drawn)
+    for one, other in combinations(covered, 2):
+        assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]), (one, other)
+    said = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert any("of the medium" in text for text in said if text) == (count <= 8), "more stand in the table alone"
 
 
 def test_the_area_of_gates_is_what_the_plan_decides() -> None:
