@@ -143,7 +143,7 @@ def _link_label(
     if not texts:
         return []
     (x1, y1), (x2, y2) = ends
-    found = []
+    found: list[tuple[int, int, list[Box]]] = []
     for aside, moved in product((0.0, 50.0, -50.0, 100.0, -100.0), (0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3)):
         x, y = x1 + (x2 - x1) * (at + moved) + aside, y1 + (y2 - y1) * (at + moved) + 4 - 7.5 * (len(texts) - 1)
         boxes = [_box(text, x, y + 15 * place) for place, text in enumerate(texts)]
