@@ -100,7 +100,7 @@ PROFILE = StageSpec(
 )
 PLAN = StageSpec(
     name="plan",
-    version=3,
+    version=4,
     module="stages.plan",
     config=("strategy", *BATCH, "training.recompute"),
     local_config=("data.local",),
@@ -111,7 +111,7 @@ PLAN = StageSpec(
 )
 TRAIN = StageSpec(
     name="train",
-    version=2,
+    version=3,
     module="stages.train",
     config=("model", "training"),
     unread=("training.recompute",),  # the plan has what came of it

@@ -69,13 +69,14 @@ def trained(name: str, root: Path, sets: Sequence[str], report_progress: Callabl
     commits = [event["at_s"] for event in events if event["event"] == COMMITTED][WARM_UP_ROUNDS:]
     planned = store.folder("plan", record.outputs["plan"])
     plan = json_io.read(PlanResult, planned / "plan.json")
+    forecast = json_io.read(Forecast, planned / "forecast.json")
     return Trained(
         strategy=name,
         plan=plan,
-        forecast=json_io.read(Forecast, planned / "forecast.json"),
+        forecast=forecast,
         rounds_s=tuple(each.round_s for each in training.rounds[WARM_UP_ROUNDS:]),
         between_commits_s=median(after - before for before, after in pairwise(commits)),
-        average_share_s=average_share_s(plan.plan, training),
+        average_share_s=average_share_s(plan.plan, training, forecast),
         sent_bytes=sum(link.bytes for link in training.link_bytes),
     )
 

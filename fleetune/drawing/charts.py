@@ -71,7 +71,7 @@ def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str
             )
             texts = [_speed_text(fleet, (a.name, b.name))] if count <= LABELLED_LINKS_UP_TO else []
             at = OFF_CENTRE if count > 2 and 2 * (j - k) == count else 0.5
-            labels += _link_label([*texts, *said], ends, at, taken) if pair in used else []
+            labels += _link_label([*texts, *said], ends, at, (width, taken)) if pair in used else []
     for device in fleet.devices:
         x, y = places[device.name]
         collects = device.name == plan.collector
@@ -136,18 +136,24 @@ Box = tuple[float, float, float, float]
 
 
 def _link_label(
-    texts: Sequence[str], ends: tuple[tuple[float, float], tuple[float, float]], at: float, taken: list[Box]
+    texts: Sequence[str],
+    ends: tuple[tuple[float, float], tuple[float, float]],
+    at: float,
+    paper: tuple[float, list[Box]],
 ) -> list[str]:
-    """Write lines of text beside a link, about a part `at` of its way: where nothing is that is `taken`, if there is
-    such a place."""
+    """Write lines of text beside a link, about a part `at` of its way: where nothing else is, if there is such a place.
+
+    paper: its width, and what is taken of it.
+    """
     if not texts:
         return []
+    width, taken = paper
     (x1, y1), (x2, y2) = ends
     found: list[tuple[int, int, list[Box]]] = []
     for aside, moved in product((0.0, 50.0, -50.0, 100.0, -100.0), (0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3)):
         x, y = x1 + (x2 - x1) * (at + moved) + aside, y1 + (y2 - y1) * (at + moved) + 4 - 7.5 * (len(texts) - 1)
         boxes = [_box(text, x, y + 15 * place) for place, text in enumerate(texts)]
-        if all(box[0] > 0 and box[2] < RING_WIDTH for box in boxes) or not found:
+        if all(box[0] > 0 and box[2] < width for box in boxes) or not found:
             found.append((sum(_overlap(one, other) for one in boxes for other in taken), len(found), boxes))
     boxes = min(found)[-1]
     taken += boxes

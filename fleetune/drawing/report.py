@@ -81,7 +81,7 @@ def report(content: ReportContent) -> str:
     charts = {
         "fleet": fleet_chart(content.fleet, content.plan.plan, content.forecast.link_bytes),
         "model": model_chart(content.plan.plan, content.fleet, content.profile),
-        "moves": moves_chart(content.plan.plan, rounds),
+        "moves": moves_chart(content.plan.plan, rounds[content.training.plan_from_round :] if content.training else ()),
         "gates": gates_chart(content.plan.plan),
         "new_gates": gates_chart(refreshed[1]) if refreshed else "",
         "loss": loss_chart(content.training.rounds, content.training.scores) if content.training else "",

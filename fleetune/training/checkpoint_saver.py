@@ -11,6 +11,7 @@ from fleetune.training.checkpoints import (
     checkpoint_folder,
     delete_checkpoint,
     mark_complete,
+    stored_rounds,
 )
 
 MAX_INTERVAL_ROUNDS, MIN_CHECKPOINTS, INTERVAL_S = 50, 4, 60.0
@@ -35,8 +36,10 @@ class CheckpointSaver:
         self._training, self._work, self._clock = training, work, clock
         self._average_every_rounds, self._waits = average_every_rounds, False
         self.also_kept: Callable[[], Collection[int]] = lambda: ()
-        """Rounds whose checkpoints are kept besides the two newest."""
+        """Rounds whose checkpoints somebody needs besides the two newest."""
         self.newest = found
+        before = (done for done in stored_rounds(work) if found and done <= found.mark.round)
+        self._averaged: int | None = max(filter(self._is_average, before), default=None)
         self._last_s, self._took_s, self._began_s = clock(), 0.0, 0.0
 
     def due(self, done: int) -> bool:
@@ -44,7 +47,7 @@ class CheckpointSaver:
 
         The last round is always saved. Else every `checkpoint_every_rounds` rounds; without that setting, every 50
         rounds or every quarter of all rounds, whichever is less, and whenever the last checkpoint is older than a
-        minute; where lanes are averaged, after the next average, from which any plan can go on.
+        minute; where lanes are averaged, after the next average, from which any plan can go on, if one comes soon.
         """
         every = self._training.checkpoint_every_rounds
         if done == self._training.rounds:
@@ -52,9 +55,19 @@ class CheckpointSaver:
         if every is not None:
             return done % every == 0
         every = min(MAX_INTERVAL_ROUNDS, -(-self._training.rounds // MIN_CHECKPOINTS))
-        old_s = self._clock() - self._last_s
-        self._waits |= done % every == 0 or old_s >= max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
-        return self._waits and done % (self._average_every_rounds or 1) == 0
+        old_s, limit_s = self._clock() - self._last_s, max(INTERVAL_S, MIN_INTERVAL_RATIO * self._took_s)
+        if not 0 < self._average_every_rounds <= every:
+            return done % every == 0 or old_s >= limit_s
+        self._waits |= done % every == 0 or old_s >= limit_s
+        return self._waits and (self._is_average(done) or old_s >= 2 * limit_s)
+
+    @property
+    def kept(self) -> set[int]:
+        """Rounds whose checkpoints are kept besides the two newest: `also_kept`, and that of the newest average."""
+        return {*self.also_kept(), *(() if self._averaged is None else (self._averaged,))}
+
+    def _is_average(self, done: int) -> bool:
+        return bool(self._average_every_rounds) and done % self._average_every_rounds == 0
 
     def prepare(self, done: int) -> None:
         """Delete what an earlier attempt left in the next checkpoint's folder; its writing begins now."""
@@ -67,11 +80,12 @@ class CheckpointSaver:
 
         shards: file -> digest, from its writer. commits: the lines of the commit log up to there.
         """
-        kept = {*self.also_kept(), *([self.newest.mark.round] if self.newest else [])}
+        self._averaged = done if self._is_average(done) else self._averaged
+        kept = {*self.kept, *([self.newest.mark.round] if self.newest else [])}
         self.newest = mark_complete(self._work, done, shards, commits, kept)
         self.put_off()
 
     def put_off(self) -> None:
         """Count the interval to the next checkpoint from now, whether this one is complete or has failed."""
-        self._last_s = self._clock()
+        self._last_s, self._waits = self._clock(), False
         self._took_s = self._last_s - self._began_s

@@ -368,6 +368,11 @@ def _rounds(work: Path) -> list[tuple[int, Path]]:
     return [(int(number), path) for number, path in named if number.isdecimal()]
 
 
+def stored_rounds(work: Path) -> list[int]:
+    """Return after how many rounds the checkpoints of a work folder are, complete or not."""
+    return [number for number, _ in _rounds(work)]
+
+
 def verified_mark(folder: Path) -> CheckpointMark:
     """Return the mark of a checkpoint whose files have their digests; TryAgain if one is damaged."""
     mark = json_io.read(CheckpointMark, folder / MARK)

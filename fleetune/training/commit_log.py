@@ -145,14 +145,20 @@ def adopt_newest(
 
     `note` receives a sentence for each checkpoint that is skipped: a damaged one, or one between two averages of lanes
     that lacks one of the plan's (`lanes`). If no other is left, one that has some of them is used, and the others begin
-    with the state of its first one, unless they are `owned`: lanes of owners of data, of which none may begin with the
-    state of another one before an average. The earlier folders are not changed.
+    with the state of its first one. Refused if they are `owned`: lanes of owners of data, of which none may begin with
+    the state of another one before an average. The earlier folders are not changed.
     """
     said: list[str] = []
     own, newest = _newest_of(work, earlier, said.append, lambda mark: _foreign_lanes(mark, lanes))
-    if own is newest is None and lanes and not owned:
+    if own is newest is None and lanes:
         lenient: list[str] = []
         own, newest = _newest_of(work, earlier, lenient.append, lambda mark: _foreign_lanes(mark, lanes, some=True))
+        if owned and (found := own or newest):
+            raise Refused(
+                f"data.local: the checkpoints lie between two averages, and {_lacking(found.mark, lanes)} would begin "
+                f"with what others have trained; leave it out of data.local to go on, or delete {found.folder.parent} "
+                "to begin anew"
+            )
         if own or newest:
             said = [*lenient, "no checkpoint is of an average: lanes that it lacks begin with the state of another one"]
     for sentence in said:
@@ -178,6 +184,12 @@ def _newest_of(
     own = newest_complete(work, note, unfit)
     others = [found for folder in earlier if (found := newest_complete(folder, note, unfit)) is not None]
     return own, max(others, key=lambda found: found.mark.round, default=None)
+
+
+def _lacking(mark: CheckpointMark, lanes: Collection[str]) -> str:
+    """Name the lanes that a checkpoint has no state of."""
+    held = {name.partition(LANE_MARK)[0] for name in mark.files if LANE_MARK in name}
+    return ", ".join(lane for lane in lanes if lane not in held)
 
 
 def _foreign_lanes(mark: CheckpointMark, lanes: Collection[str], some: bool = False) -> str:

@@ -50,6 +50,10 @@ class Aborted(Exception):
         self.attempt = attempt
 
 
+class BrokenOff(Exception):
+    """Raised where a state was asked for whose move was broken off; what broke it off is told where it happened."""
+
+
 Tensors = Mapping[Any, torch.Tensor]
 """Tensors of a message: by the number of a value that crosses a cut, else by name."""
 

@@ -356,7 +356,7 @@ class TrainingLoop:
         state = self._state
         saving = {state.saving} if state.saving else set()
         versions = {version.rounds for version in {*state.on_disk, *state.completing, *saving}}
-        kept = sorted(versions.union(self._validation.kept))
+        kept = sorted(versions.union(self._saver.kept))
         told = {"checkpoint": command.checkpoint, "backup": command.backup, "starts_next": command.starts_next}
         self._workers.send(command.devices, "commit", {**self._commit, **told, "kept": kept})
         self._events.committed(command.round)

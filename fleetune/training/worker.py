@@ -45,7 +45,7 @@ from fleetune.models.device_memory import PeakMemory, compute_on
 from fleetune.recovery.holdings import Version
 from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
 from fleetune.training.energy import energy_meter
-from fleetune.training.exchange import Aborted, Exchange, Stopped, attempt_of
+from fleetune.training.exchange import Aborted, BrokenOff, Exchange, Stopped, attempt_of
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
 from fleetune.training.loss_scale import UNSCALED
 from fleetune.training.measurements import encode_rows
@@ -265,9 +265,10 @@ class _Worker:
                     continue  # a loss came between
                 assert running is not None, "a device that saves is in the plan"
                 self._write(running.state, int(received.message.header["round"]))
+            except BrokenOff:
+                continue
             except Exception as error:
-                if attempt_of(received.message.header) == self._exchange.attempt:
-                    self._fail(error)  # else a loss came between, and broke off what was to be saved
+                self._fail(error)
 
 
 def outdated(saved: Collection[int], kept: Collection[int], round: int) -> set[int]:

@@ -45,6 +45,7 @@ from fleetune.training.checkpoints import (
     write_shard,
 )
 from fleetune.training.collector import Collector
+from fleetune.training.exchange import BrokenOff
 from fleetune.training.gradients import tied_holders
 from fleetune.training.optimizer import NamedOptimizer, moment_decays
 from fleetune.training.seat import TrainingSeat, gate_heads, new_seat
@@ -119,11 +120,13 @@ class CommittedState:
     def write(self, folder: Path, done: int) -> list[Shard]:
         """Write the state after `done` rounds; waits for a commit that has not arrived yet.
 
-        TryAgain if the state is another one or the disk does not take it.
+        BrokenOff if a loss broke off the move to it; TryAgain if it is another one or the disk does not take it.
         """
         with self._moved:
             self._moved.wait_for(lambda: self.done >= done or self._broken, COMMIT_S)
-            if self.done != done or self._broken:
+            if self._broken:
+                raise BrokenOff
+            if self.done != done:
                 raise TryAgain(f"{folder}: asked for the state after {done} rounds, this device has {self.done}")
             found = [Shard(*write_shard(folder, name, *held)) for name, held in self._shards.items()]
             kept = {device: feedback.state() for device, feedback in self._residuals.items()}

@@ -65,7 +65,7 @@ def _draw_plan(console: Console, content: PlanContent) -> None:
         drawn = timeline_text(content.forecast.rows, width).rstrip()
         console.print(f"\nforecast of one round{_range(content.forecast.interval)}\n{drawn}")
         if queues := queueing_text(content.forecast.rows):
-            console.print(queues)
+            console.print(f"{queues} (with the latency of links)")
 
 
 def _range(interval: Interval | None) -> str:

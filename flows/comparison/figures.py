@@ -11,7 +11,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, RoundMetrics, TrainingMetrics
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
-from flows.comparison.mean_rounds import forecast_figures, mean_samples, measured_figures
+from flows.comparison.mean_rounds import average_s, forecast_figures, mean_samples, measured_figures
 from flows.comparison.record import PLANNED, TRAINED, ComparedDevice, ComparedStrategy, LossPoint
 from flows.past_runs import load_plan, load_results
 
@@ -48,29 +48,37 @@ def planned_row(store: Store, name: str, run: RunRecord) -> ComparedStrategy:
 def trained_row(store: Store, planned: ComparedStrategy, run: RunRecord) -> ComparedStrategy:
     """The row of a planned strategy once it is trained. Refused: an artifact is missing or corrupt."""
     training = json_io.read(TrainingMetrics, _made(store, run, "metrics") / "training.json")
+    forecast = json_io.read(Forecast, _made(store, run, "plan") / "forecast.json")
     found = load_plan(store, run)
-    assert found is not None, "_made refuses a run without metrics, which come of a plan"
+    assert found is not None, "_made refuses a run without a plan"
     results = load_results(store, run)
     return replace(
         planned,
         state=TRAINED,
         run=run.id,
-        measured=measured_figures(found.plan, training),
-        losses=loss_curve(training, found.plan.average_every_rounds),
+        measured=measured_figures(found.plan, training, forecast),
+        losses=loss_curve(training, found.plan.average_every_rounds, average_s(training, forecast)),
         score=results.metrics.scores[0] if results and results.metrics.scores else None,
     )
 
 
-def loss_curve(training: TrainingMetrics, average_every_rounds: int = 0) -> tuple[LossPoint, ...]:
+def loss_curve(
+    training: TrainingMetrics, average_every_rounds: int = 0, average_s: float = 0.0
+) -> tuple[LossPoint, ...]:
     """Mean loss of the last WINDOW_ROUNDS rounds at the end of each round from the first whole window on.
 
-    An average over lanes counts with the round that it follows; 0 rounds: there is none.
+    An average over lanes counts with the round that it follows; every 0 rounds: there is none.
     Rounds that another plan has trained, before an interruption, count with the median of this plan's rounds.
     """
     window = min(WINDOW_ROUNDS, len(training.rounds))
     if not window:
         return ()
-    ends_s = list(accumulate(_round_s(training, one, average_every_rounds) for one in training.rounds))
+    every = average_every_rounds
+    averaged = [every and (one.round + 1) % every == 0 for one in training.rounds]
+    lasting_s = [
+        _round_s(training, one) + average_s * bool(after) for one, after in zip(training.rounds, averaged, strict=True)
+    ]
+    ends_s = list(accumulate(lasting_s))
     losses = [one.loss for one in training.rounds]
     return tuple(
         LossPoint(seconds=ends_s[end - 1], loss=sum(losses[end - window : end]) / window)
@@ -78,9 +86,8 @@ def loss_curve(training: TrainingMetrics, average_every_rounds: int = 0) -> tupl
     )
 
 
-def _round_s(training: TrainingMetrics, one: RoundMetrics, every: int) -> float:
-    average_s = training.average_s if every and (one.round + 1) % every == 0 else 0.0
-    return average_s + (one.round_s if one.round >= training.plan_from_round else training.median_round_s)
+def _round_s(training: TrainingMetrics, one: RoundMetrics) -> float:
+    return one.round_s if one.round >= training.plan_from_round else training.median_round_s
 
 
 def common_loss(curves: Sequence[Sequence[LossPoint]]) -> float | None:

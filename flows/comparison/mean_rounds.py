@@ -25,18 +25,24 @@ def forecast_figures(plan: Plan, forecast: Forecast) -> RoundFigures:
     )
 
 
-def measured_figures(plan: Plan, training: TrainingMetrics) -> RoundFigures:
-    """A round as it was measured."""
+def measured_figures(plan: Plan, training: TrainingMetrics, forecast: Forecast) -> RoundFigures:
+    """A round as it was measured, with the forecast's average where none was measured (the one after the last round
+    never is)."""
     return RoundFigures(
-        round_s=_measured_round_s(training) + average_share_s(plan, training),
+        round_s=_measured_round_s(training) + average_share_s(plan, training, forecast),
         memory_bytes=training.peak_memory_bytes,
-        link_bytes=_mean_bytes(plan, training.link_bytes, training.timeline, training.average),
+        link_bytes=_mean_bytes(plan, training.link_bytes, training.timeline, training.average or forecast.average),
     )
 
 
-def average_share_s(plan: Plan, training: TrainingMetrics) -> float:
-    """Seconds of a measured average that fall to each round; 0 for plans without averages."""
-    return training.average_s / plan.average_every_rounds if plan.average_every_rounds else 0.0
+def average_share_s(plan: Plan, training: TrainingMetrics, forecast: Forecast) -> float:
+    """Seconds of an average that fall to each round; 0 for plans without averages."""
+    return average_s(training, forecast) / plan.average_every_rounds if plan.average_every_rounds else 0.0
+
+
+def average_s(training: TrainingMetrics, forecast: Forecast) -> float:
+    """Seconds of an average: as measured, or by the forecast where none was."""
+    return training.average_s or forecast.average_s
 
 
 def _measured_round_s(training: TrainingMetrics) -> float:

@@ -140,7 +140,7 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
         told.append(f"a round trains on different numbers of samples ({each}): compare samples/s")
     told += [
         f"{row.name}: its rounds and bytes have their part of the average of its lanes after every "
-        f"{row.average_every_rounds} rounds"
+        f"{row.average_every_rounds} rounds (where none was measured, of the forecast's)"
         for row in comparison.strategies
         if row.forecast and row.average_every_rounds
     ]

@@ -8,6 +8,7 @@ import pytest
 
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import PlanResult
+from fleetune.errors import Refused
 from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete
 from fleetune.training.commit_log import CommitLog, adopt_newest, read_plan_start, record_plan_start, resume
 from fleetune.training.task import TrainingTask
@@ -161,7 +162,7 @@ def between_averages(work: Path, done: int, lanes: str) -> Path:
 def test_lanes_begin_with_an_average_if_there_is_one(tmp_path: Path) -> None:
     """Bug: a client that a checkpoint between two averages lacks began with the state of another client.
 
-    Where there is no other checkpoint it does, and a note says so, unless the lanes own data: then nothing is used.
+    Where there is no other checkpoint it does, and a note says so, unless the lanes own data: that is refused.
     """
     work = between_averages(attempt(tmp_path / "work", 3), 4, "xy")
     said: list[str] = []
@@ -172,4 +173,7 @@ def test_lanes_begin_with_an_average_if_there_is_one(tmp_path: Path) -> None:
     said.clear()
     lent = adopt_newest(alone, (), said.append, "xyz")
     assert lent is not None and lent.mark.round == 4 and "lanes that it lacks begin with the state of" in said[-1]
-    assert adopt_newest(alone, (), said.append, "xyz", owned=True) is None
+    with pytest.raises(
+        Refused, match="^data.local: the checkpoints lie between two averages, and z would begin with what"
+    ):
+        adopt_newest(alone, (), said.append, "xyz", owned=True)

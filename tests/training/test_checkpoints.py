@@ -24,6 +24,7 @@ from fleetune.training.checkpoints import (
     drop_incomplete,
     mark_complete,
     restore,
+    stored_rounds,
     trained_tensors,
     write_shard,
 )
@@ -378,10 +379,17 @@ def test_checkpoints_are_due_by_rounds_and_by_time(
 
 
 def test_checkpoints_of_lanes_wait_for_the_next_average(tmp_path: Path) -> None:
-    """From a state between two averages only plans with the same lanes can go on. What was set is followed exactly."""
-    for every, expected in ((None, [12, 24, 30, 40]), (10, [10, 20, 30, 40])):
+    """From a state between two averages only plans with the same lanes can go on, so that of the newest average is kept
+    beside the two newest. What was set is followed exactly, and averages that are far apart are not waited for."""
+    for every, average, expected in (
+        (None, 6, [12, 24, 30, 40]),
+        (None, 12, [10, 20, 30, 40]),
+        (10, 6, [10, 20, 30, 40]),
+        (1, 30, list(range(1, 41))),
+    ):
         training = TrainingRequest(rounds=40, checkpoint_every_rounds=every)
-        saver = CheckpointSaver(training, tmp_path / str(every), None, average_every_rounds=6, clock=lambda: 0.0)
+        folder = tmp_path / f"{every} {average}"
+        saver = CheckpointSaver(training, folder, None, average_every_rounds=average, clock=lambda: 0.0)
         made = []
         for done in range(1, 41):
             if saver.due(done):
@@ -389,6 +397,23 @@ def test_checkpoints_of_lanes_wait_for_the_next_average(tmp_path: Path) -> None:
                 saver.complete(done, {}, "")
                 made.append(done)
         assert made == expected
+        assert sorted(stored_rounds(folder)) == sorted(
+            {*made[-2:], *[done for done in made if done % average == 0][-1:]}
+        )
+
+
+def test_checkpoints_of_lanes_do_not_wait_for_ever(tmp_path: Path) -> None:
+    """Where rounds are slow, a checkpoint is at most twice as old as it may be."""
+    now = [0.0]
+    saver = CheckpointSaver(TrainingRequest(rounds=400), tmp_path, None, average_every_rounds=30, clock=lambda: now[0])
+    made = []
+    for done in range(1, 62):
+        now[0] += 50.0
+        if saver.due(done):
+            saver.prepare(done)
+            saver.complete(done, {}, "")
+            made.append(done)
+    assert made == [3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 42, 45, 48, 51, 54, 57, 60]
 
 
 def test_frozen_parameters_are_not_in_a_checkpoint(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleetune.contracts.metrics import LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
+from fleetune.contracts.metrics import Forecast, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
 from fleetune.contracts.plan import Lane, Plan
 from flows.comparison.figures import loss_curve
 from flows.comparison.mean_rounds import average_share_s, forecast_figures, mean_samples, measured_figures
@@ -16,6 +16,9 @@ AVERAGE = (
     TimelineRow(device="a>b", lane="y", action="y/0A0", start_s=0.0, end_s=6.0, bytes=600),
     TimelineRow(device="b>a", lane="y", action="y/0A0", start_s=6.0, end_s=12.0, bytes=600),
 )
+
+
+NONE = Forecast(round_s=1.0, rows=(), busy_s=(), memory_bytes=(), link_bytes=())
 
 
 def two_lanes(every: int, rounds: int = 0, micro_batches: int = 0) -> Plan:
@@ -62,22 +65,30 @@ def _alone(one: RoundMetrics) -> RoundMetrics:
 def test_measured_rounds_count_by_their_kinds() -> None:
     """(3 + 3 * 1 + 12) / 4 s; y sends its 400 bytes in every fourth round, and 1200 after it."""
     plan = two_lanes(4, rounds=1)
-    found = measured_figures(plan, measured())
+    found = measured_figures(plan, measured(), NONE)
     assert found.round_s == pytest.approx(18 / 4)
     assert found.link_bytes == 1000 - 300 + 300
-    assert average_share_s(plan, measured()) == 3.0 and average_share_s(two_lanes(0), measured()) == 0.0
+    assert average_share_s(plan, measured(), NONE) == 3.0 and average_share_s(two_lanes(0), measured(), NONE) == 0.0
+
+
+def test_an_average_that_was_not_measured_counts_as_forecast() -> None:
+    """The one after the last round comes with no later round's report: it would make short trainings look faster."""
+    short = replace(measured(), average=())
+    said = replace(NONE, average=AVERAGE, average_every_rounds=4)
+    plan = two_lanes(4, rounds=1)
+    assert measured_figures(plan, short, said) == measured_figures(plan, measured(), NONE)
 
 
 def test_rounds_of_another_plan_do_not_count() -> None:
     """The first four rounds were another plan's and took a hundred times as long; none of this one's: the median."""
     slow = measured(plan_from_round=4)
-    assert measured_figures(two_lanes(4, rounds=1), slow).round_s == pytest.approx(18 / 4)
+    assert measured_figures(two_lanes(4, rounds=1), slow, NONE).round_s == pytest.approx(18 / 4)
     none = replace(slow, rounds=slow.rounds[:4])
-    assert measured_figures(two_lanes(4, rounds=1), none).round_s == pytest.approx(3.0 + 3.0)
+    assert measured_figures(two_lanes(4, rounds=1), none, NONE).round_s == pytest.approx(3.0 + 3.0)
 
 
 def test_a_loss_comes_after_the_averages_before_it() -> None:
     """The average after round 3 is over when round 4 begins."""
     curve = loss_curve(training([1.0] * 6, round_s=1.0), 0)
-    late = loss_curve(replace(training([1.0] * 6, round_s=1.0), average=AVERAGE), 4)
+    late = loss_curve(training([1.0] * 6, round_s=1.0), 4, 12.0)
     assert [point.seconds for point in curve] == [5.0, 6.0] and [point.seconds for point in late] == [17.0, 18.0]
