@@ -150,8 +150,14 @@ def _link_label(
     width, taken = paper
     (x1, y1), (x2, y2) = ends
     found: list[tuple[int, int, list[Box]]] = []
-    for aside, moved in product((0.0, 50.0, -50.0, 100.0, -100.0), (0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3)):
-        x, y = x1 + (x2 - x1) * (at + moved) + aside, y1 + (y2 - y1) * (at + moved) + 4 - 7.5 * (len(texts) - 1)
+    along, beside, above = (
+        (0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3),
+        (0.0, 50.0, -50.0, 100.0, -100.0),
+        (0.0, 25.0, -25.0, 50.0),
+    )
+    for lift, aside, moved in product(above, beside, along):
+        x = x1 + (x2 - x1) * (at + moved) + aside
+        y = y1 + (y2 - y1) * (at + moved) + 4 - 7.5 * (len(texts) - 1) + lift
         boxes = [_box(text, x, y + 15 * place) for place, text in enumerate(texts)]
         if all(box[0] > 0 and box[2] < width for box in boxes) or not found:
             found.append((sum(_overlap(one, other) for one in boxes for other in taken), len(found), boxes))
