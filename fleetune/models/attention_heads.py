@@ -25,6 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
+from fleetune.models.head_mixing import Passed, holder, mixing, others
 from fleetune.models.meta_run import run_on_meta
 from fleetune.models.skeleton import canonical_names
 
@@ -168,17 +169,25 @@ def find_blocks(graph: Graph, skeleton: nn.Module, config: PretrainedConfig) -> 
     dense = dense_layers(skeleton)
     names = _block_names(skeleton)
     calls: dict[str, list[tuple[DenseLayer, Any]]] = {}
+    passed: dict[str, list[Passed]] = {}
+    other = others(skeleton, dense, [layer.name for layer in dense.values()])
 
     def seen(module: nn.Module, given: Any) -> None:
-        layer = dense.get(module)
-        block = layer and next((name for name in names if layer.name.startswith(f"{name}.")), None)
-        if layer and block:
+        layer, beside = dense.get(module), other.get(module)
+        called = layer or beside
+        block = called and next((name for name in names if called.name.startswith(f"{name}.")), None)
+        if block and layer:
             calls.setdefault(block, []).append((layer, given[0]))  # kept alive, so that its id stays unique
+        elif block and beside:
+            passed.setdefault(block, []).append(beside._replace(calls=len(calls.get(block, ()))))
 
     run_on_meta(graph, skeleton, seen)
     if not calls:
         raise Refused(f"profile.scores: {type(config).__name__} has no blocks with dense layers; {SUPPORTED}")
-    return tuple(_block(name, _group_calls(called), config) for name, called in calls.items())
+    own = [each.name for each in other.values()]
+    return tuple(
+        _block(name, _group_calls(called), config, passed.get(name, []), own) for name, called in calls.items()
+    )
 
 
 def _block_names(skeleton: nn.Module) -> list[str]:
@@ -203,7 +212,10 @@ def _group_calls(called: list[tuple[DenseLayer, Any]]) -> list[list[DenseLayer]]
     return steps
 
 
-def _block(name: str, steps: list[list[DenseLayer]], config: PretrainedConfig) -> TransformerBlock:
+def _block(
+    name: str, steps: list[list[DenseLayer]], config: PretrainedConfig, passed: list[Passed], own: list[str]
+) -> TransformerBlock:
+    """passed: modules that the block calls between dense layers. own: names of modules with parameters of their own."""
     queries = getattr(config, "num_attention_heads", None)
     if not isinstance(queries, int) or queries < 1:
         raise Refused(f"profile.scores: {type(config).__name__} has no number of attention heads; {SUPPORTED}")
@@ -221,6 +233,13 @@ def _block(name: str, steps: list[list[DenseLayer]], config: PretrainedConfig) -
     fits = inner and joins.inputs % queries == 0 and queries % heads == 0 and joins.outputs == down.outputs
     if not fits or any(up.outputs != down.inputs for up in ups) or down.inputs < heads:
         raise _unsupported_block(name, layers)
+    between = mixing(passed, [len(step) for step in steps], joins.inputs // queries)
+    between = between or holder(own, [layer.name for layer in steps[0]])
+    if between and heads > 1:
+        raise Refused(
+            f"profile.scores: {between} reads several heads at once, so that none could be left out without changing "
+            f"the others; {SUPPORTED}"
+        )
     feed_forward = HalfBlock(tuple(OutputRange(up, 0, up.outputs) for up in ups), down)
     return TransformerBlock(name, heads, HalfBlock(inner, joins), feed_forward)
 

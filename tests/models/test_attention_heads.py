@@ -181,6 +181,23 @@ def test_blocks_whose_heads_are_somewhere_else_are_refused(config: dict[str, Any
     assert f"profile.scores: {why}" in refusal({"vocab_size": 300, **config}, task, tmp_path)
 
 
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("olmo2", "model.layers.0.self_attn.q_norm"),
+        ("olmo3", "model.layers.0.self_attn.q_norm"),
+        ("diffllama", "model.layers.0.self_attn"),
+    ],
+)
+def test_heads_that_are_read_together_are_refused(kind: str, what: str, granularity: str, tmp_path: Path) -> None:
+    """Bug: where units are layers, norms over all heads got zeros for those that gates left out, and in DiffLlama gates
+    were on the weights of other heads, so that another model was trained than the one that is evaluated."""
+    family = Family(kind, LANGUAGE, {"model_type": kind, "vocab_size": 300, "pad_token_id": 0, **FOUR})
+    with pytest.raises(Refused, match=f"{what} reads several heads at once"):
+        blocks_of(recorded(family, tmp_path, granularity))
+
+
 def test_a_convolutional_network_has_no_heads(tmp_path: Path) -> None:
     """The refusal names the family."""
     assert "ResNetConfig has no blocks with dense layers" in refusal(BY_NAME["resnet"].config, IMAGE, tmp_path)

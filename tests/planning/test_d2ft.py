@@ -89,6 +89,7 @@ def test_less_work_takes_less_time() -> None:
         ({"budgets": {"z": [1, 1]}}, "no device 'z'"),
         ({"backward_score": "luck"}, "backward_score is 'luck'; allowed are weight-magnitude"),
         ({"method": "magic"}, "'magic' is not known"),
+        ({"refresh_every_rounds": 1}, "every round would run all heads in full; give 2 or more, or 0"),
         ({"forward_weight": 0.5}, "forward_weight is for method joint, and method is bilevel"),
         ({"placement": "hetpipe"}, "placement hetpipe is asynchronous"),
     ],

@@ -66,6 +66,10 @@ class Options:
     def __post_init__(self) -> None:
         not_negative("d2ft", full=self.full, forward_only=self.forward_only)
         not_negative("d2ft", refresh_every_rounds=self.refresh_every_rounds)
+        if self.refresh_every_rounds == 1:
+            raise Refused(
+                "d2ft: with refresh_every_rounds 1 every round would run all heads in full; give 2 or more, or 0"
+            )
         for device, (full, forward) in self.budgets.items():
             not_negative(f"d2ft: budgets of {device}", full=full, forward_only=forward)
         one_of("d2ft", "backward_score", self.backward_score, SCORES)
