@@ -25,7 +25,7 @@ from fleetune.contracts.task import StageTask
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.recovery.holdings import Version
-from fleetune.training.exchange import FIRST_ATTEMPT
+from fleetune.training.exchange import FIRST_ATTEMPT, BrokenOff
 from fleetune.training.measurements import encode_rows
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.worker import outdated
@@ -196,7 +196,8 @@ class Slow:
 
 
 def test_a_state_is_written_before_or_after_a_commit_and_never_between(tmp_path: Path) -> None:
-    """A request during a commit waits for it; one for another round, or after a failed commit, is refused."""
+    """A request during a commit waits for it; one for another round is refused, and after a failed commit the state is
+    told as broken off, by an error that nobody reports a second time."""
     segment: Any = Slow()
     state = CommittedState({"s": (segment, NamedOptimizer(segment.parameters, TRAINING))}, Version(4, FIRST_ATTEMPT))
     written: list[object] = []
@@ -212,7 +213,7 @@ def test_a_state_is_written_before_or_after_a_commit_and_never_between(tmp_path:
         state.write(tmp_path, 3)
     with pytest.raises(RuntimeError), state.advance(FIRST_ATTEMPT):
         raise RuntimeError("out of memory in the middle")
-    with pytest.raises(TryAgain):
+    with pytest.raises(BrokenOff):
         state.write(tmp_path, 5)
 
 
