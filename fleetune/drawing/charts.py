@@ -57,13 +57,13 @@ def fleet_chart(fleet: Fleet, plan: Plan, sent: Iterable[LinkBytes] = ()) -> str
     taken = [
         box for name, (x, y) in places.items() for box in ((x - 17, y - 17, x + 17, y + 17), _box(name, x, y + 31))
     ]
-    parts, labels = [], []
+    parts, labels, coded = [], [], coded_pairs(plan)
     for k, a in enumerate(fleet.devices):
         for j, b in enumerate(fleet.devices[k + 1 :], k + 1):
             ends = (places[a.name], places[b.name])
             pair = frozenset((a.name, b.name))
             said = _uses_of_pair(plan, (a.name, b.name)) if labelled <= LABELLED_USES_UP_TO else []
-            class_ = "edge" + ("" if pair in used else " idle") + (" coded" if _is_coded(plan, pair) else "")
+            class_ = "edge" + ("" if pair in used else " idle") + (" coded" if pair in coded else "")
             ways = ((a.name, b.name), (b.name, a.name))
             hint = tooltip("\n".join(_link_hint(fleet, plan, sent, *way) for way in ways))
             parts.append(
@@ -104,8 +104,10 @@ def used_pairs(plan: Plan) -> frozenset[frozenset[str]]:
     return frozenset(pair for pair in found if len(pair) == 2)
 
 
-def _is_coded(plan: Plan, pair: frozenset[str]) -> bool:
-    return any({use.source, use.target} == pair and use.codec != DENSE and not use.is_neutral for use in plan.links)
+def coded_pairs(plan: Plan) -> frozenset[frozenset[str]]:
+    """Return the pairs of devices whose link has a codec, in one direction at least."""
+    coded = (use for use in plan.links if use.codec != DENSE and not use.is_neutral)
+    return frozenset(frozenset((use.source, use.target)) for use in coded)
 
 
 def _uses_of_pair(plan: Plan, names: tuple[str, str]) -> list[str]:

@@ -12,13 +12,12 @@ from fleetune.clock import forecast
 from fleetune.clock.costs import memory_warnings
 from fleetune.contracts.course import Course
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.link_codecs import DENSE
 from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, LinkBytes, TrainingMetrics
-from fleetune.contracts.plan import LinkUse, Plan, PlanResult
+from fleetune.contracts.plan import LinkUse, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.drawing.changes import last_refresh, moves_chart
-from fleetune.drawing.charts import Amounts, amounts_chart, fleet_chart, loss_chart, round_chart
+from fleetune.drawing.charts import Amounts, amounts_chart, coded_pairs, fleet_chart, loss_chart, round_chart
 from fleetune.drawing.course import course_chart, course_texts
 from fleetune.drawing.gantt import average_charts, latencies_of, queueing_text, round_charts
 from fleetune.drawing.model_chart import gates_chart, model_chart
@@ -110,7 +109,7 @@ def report(content: ReportContent) -> str:
                 _by_device(content.training.peak_memory_bytes) if content.training else {},
             )
         ),
-        coded=_is_coded(content.plan.plan),
+        coded=bool(coded_pairs(content.plan.plan)),
         unused_compression=_unused_compression(content.plan),
         queues=_queues(content),
         refreshed_from=refreshed[0] if refreshed else None,
@@ -123,7 +122,7 @@ def _uses(content: ReportContent) -> dict[tuple[str, str], str]:
     """Return how links are used that have a codec or a share; of those with a codec, with their bytes."""
     plan = content.plan.plan
     said = {(use.source, use.target): link_text(use) for use in plan.links if not use.is_neutral}
-    if not _is_coded(plan):
+    if not coded_pairs(plan):
         return said
     sent, dense = (_by_ends(links) for links in (content.forecast.link_bytes, _dense_bytes(content)))
     for ends in said.keys() & sent.keys():
@@ -139,14 +138,10 @@ def _dense_bytes(content: ReportContent) -> tuple[LinkBytes, ...]:
     return forecast(replace(plan, links=dense), content.fleet, content.profile).link_bytes
 
 
-def _is_coded(plan: Plan) -> bool:
-    return any(use.codec != DENSE and not use.is_neutral for use in plan.links)
-
-
 def _unused_compression(plan: PlanResult) -> bool:
     """Return whether codecs were asked for and no link has one."""
     asked = ("compression", "compression_ratio")
-    return any(plan.options.get(name) is not None for name in asked) and not _is_coded(plan.plan)
+    return any(plan.options.get(name) is not None for name in asked) and not coded_pairs(plan.plan)
 
 
 def _queues(content: ReportContent) -> list[str]:

@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from fleetune.errors import Refused
 from fleetune.models.graph import Graph
-from fleetune.models.head_mixing import Passed, holder, mixing, others
+from fleetune.models.head_mixing import Passed, holder, mixing, modules_beside
 from fleetune.models.meta_run import run_on_meta
 from fleetune.models.skeleton import canonical_names
 
@@ -170,7 +170,7 @@ def find_blocks(graph: Graph, skeleton: nn.Module, config: PretrainedConfig) -> 
     names = _block_names(skeleton)
     calls: dict[str, list[tuple[DenseLayer, Any]]] = {}
     passed: dict[str, list[Passed]] = {}
-    other = others(skeleton, dense, [layer.name for layer in dense.values()])
+    other = modules_beside(skeleton, dense, [layer.name for layer in dense.values()])
 
     def seen(module: nn.Module, given: Any) -> None:
         layer, beside = dense.get(module), other.get(module)

@@ -21,7 +21,7 @@ class Passed(NamedTuple):
     """Of its largest parameter."""
 
 
-def others(skeleton: nn.Module, dense: Collection[nn.Module], names: Sequence[str]) -> dict[nn.Module, Passed]:
+def modules_beside(skeleton: nn.Module, dense: Collection[nn.Module], names: Sequence[str]) -> dict[nn.Module, Passed]:
     """Return the modules with parameters of their own outside dense layers, whose names these are."""
     found = {}
     for name, module in skeleton.named_modules():

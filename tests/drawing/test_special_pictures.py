@@ -122,8 +122,8 @@ def test_codecs_and_shares_stand_at_their_links() -> None:
     assert "Dashed links are compressed" in page and "Dashed" not in report(by_hand("deft"))
 
 
-def _covered(drawn: ElementTree.Element) -> list[tuple[float, float, float, float]]:
-    """Left, top, right and bottom of each text and circle."""
+def _expect_apart(drawn: ElementTree.Element) -> None:
+    """No text or circle covers another one."""
     found = []
     for text in drawn.iter(f"{SVG}text"):
         x, y, wide = float(text.get("x") or 0), float(text.get("y") or 0), 3 * len(text.text or "")
@@ -131,15 +131,14 @@ def _covered(drawn: ElementTree.Element) -> list[tuple[float, float, float, floa
     for circle in drawn.iter(f"{SVG}circle"):
         x, y, r = (float(circle.get(name) or 0) for name in ("cx", "cy", "r"))
         found.append((x - r, y - r, x + r, y + r))
-    return found
+    for one, other in combinations(found, 2):
+        assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]), (one, other)
 
 
 @pytest.mark.parametrize("name", hand_made.PLANS)
 def test_no_text_of_the_fleet_covers_another(name: str) -> None:
     """Bug: what a link is used for was written over the names of devices."""
-    covered = _covered(ElementTree.fromstring(fleet_chart(hand_made.FLEET, hand_made.PLANS[name])))
-    for one, other in combinations(covered, 2):
-        assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]), (one, other)
+    _expect_apart(ElementTree.fromstring(fleet_chart(hand_made.FLEET, hand_made.PLANS[name])))
 
 
 @pytest.mark.parametrize(("count", "shared"), [(2, 1), (3, 2), (8, 7), (13, 12), (20, 19), (40, 39), (40, 3)])
@@ -153,9 +152,7 @@ def test_devices_of_a_large_fleet_have_room(count: int, shared: int) -> None:
     plan = replace(hand_made.plan("many", lanes, 1), links=uses, collector=names[0])
     fleet = fleets.fleet(*(fleets.device(name, 60_000) for name in names), bytes_per_s=2e5)
     drawn = ElementTree.fromstring(fleet_chart(fleet, plan))
-    covered = _covered(drawn)
-    for one, other in combinations(covered, 2):
-        assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]), (one, other)
+    _expect_apart(drawn)
     said = [text.text for text in drawn.iter(f"{SVG}text")]
     assert any("of the medium" in text for text in said if text) == (shared <= 8), "more stand in the table alone"
 
