@@ -18,7 +18,7 @@ class Replanning(TypedDict):
     """The settings of a training task that concern planning anew."""
 
     revise: Callable[[Plan, Collection[str]], PlanResult]
-    around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult]
+    around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float], bool], PlanResult]
     choose_gates: Callable[[Plan, Iterable[HeadScores]], Mapping[str, str]]
     load_planners: Callable[[], None]
 
@@ -54,14 +54,14 @@ def reviser(
 
 def around_stragglers(
     result: PlanResult, fleet: Fleet, profile: Profile, seed: int, owners: tuple[str, ...] = ()
-) -> Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult]:
+) -> Callable[[Plan, Collection[str], Mapping[str, float], bool], PlanResult]:
     """Return what plans beside devices that are slower than their profiles; see `reviser`."""
 
-    def revise(plan: Plan, lost: Collection[str], paces: Mapping[str, float]) -> PlanResult:
+    def revise(plan: Plan, lost: Collection[str], paces: Mapping[str, float], must: bool) -> PlanResult:
         from fleetune.planning.revision import around  # not in stage keys
         from fleetune.planning.strategy import Problem  # not in stage keys
 
-        return around(Problem.of(result, fleet, profile, seed, owners), plan, lost, paces)
+        return around(Problem.of(result, fleet, profile, seed, owners), plan, lost, paces, must=must)
 
     return revise
 

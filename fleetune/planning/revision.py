@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fleetune.checks import check_local_data, validate
 from fleetune.clock import Clock
+from fleetune.clock.spread import scaled_profile
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible, Refused
@@ -22,6 +23,7 @@ from fleetune.planning.recompute import everywhere, within_memory
 from fleetune.planning.recut import recut
 from fleetune.planning.segment_costs import SegmentCosts
 from fleetune.planning.strategy import Problem, Revising, free_bytes, participants
+from fleetune.solving.hpp.problem import FREE
 
 WARMUP = "2(P-p)-1"
 """Asteroid's policy; the warm-ups of a plan with another number of segments say nothing for fewer."""
@@ -85,8 +87,10 @@ def _light(left: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
     groups = tuple(group for group in kept if group)
     if not groups:
         raise Infeasible(f"plan: it used no other device than {', '.join(sorted(lost))}; plan it anew (heavy)")
+    named = left.options.get("warmup")
+    policy = named if isinstance(named, str) and named != FREE else WARMUP
     complete = len(groups) == len(segments)
-    warmup: str | tuple[int, ...] = tuple(segment.warmup for segment in segments) if complete else WARMUP
+    warmup: str | tuple[int, ...] = tuple(segment.warmup for segment in segments) if complete else policy
     costs = SegmentCosts(left)
     revised = recut(plan.strategy, costs, groups, warmup)
     revised = replace(revised, links=tuple(use for use in plan.links if not {use.source, use.target} & set(lost)))
@@ -118,7 +122,8 @@ def own(strategy: Revising, problem: Problem, plan: Plan, lost: Collection[str])
 @record
 class Reviser:
     """Plans anew when devices are lost: as the strategy itself does; else `light` where the plan is a chain and its
-    groups have the memory, else `heavy`. Where devices are left that the plan does not use, the faster of both.
+    groups have the memory, else `heavy`. Where devices are left that the plan does not use, or links may be compressed,
+    which `light` leaves dense, the faster of both.
 
     problem: the one that the first plan solves.
     """
@@ -134,23 +139,31 @@ class Reviser:
             found = light(self.problem, plan, lost)
         except (Infeasible, Refused):
             return heavy(self.problem, plan, lost)
-        if {device.name for device in self.problem.fleet.devices} <= {*plan.devices, *lost}:
+        used = {device.name for device in self.problem.fleet.devices} <= {*plan.devices, *lost}
+        if used and not _compresses(self.problem):
             return found
         with suppress(Infeasible, Refused):
             found = min(found, heavy(self.problem, plan, lost), key=lambda each: each.objective)
         return found
 
 
-def around(problem: Problem, plan: Plan, lost: Collection[str], paces: Mapping[str, float]) -> PlanResult:
+def _compresses(problem: Problem) -> bool:
+    return any(problem.options.get(name) is not None for name in ("compression", "compression_ratio"))
+
+
+def around(
+    problem: Problem, plan: Plan, lost: Collection[str], paces: Mapping[str, float], *, must: bool = False
+) -> PlanResult:
     """Return a plan for devices some of which compute slower than by their profiles.
 
     paces: straggler -> its compute seconds over those of its profile. Infeasible where no device of the plan is lost
-    and no other plan shortens the round by MIN_GAIN, so that noise moves nothing.
+    and no other plan shortens the round by MIN_GAIN, so that noise moves nothing; with `must`, as where another plan
+    runs than this one, it is returned whatever it gains.
     """
     slowed = with_paces(problem, paces)
     found = Reviser(problem=slowed)(plan, lost)
     present_s = Clock(slowed.fleet, slowed.profile).round_s(plan)
-    if not set(lost) & set(plan.devices) and found.objective > (1 - MIN_GAIN) * present_s:
+    if not must and not set(lost) & set(plan.devices) and found.objective > (1 - MIN_GAIN) * present_s:
         raise Infeasible(
             f"no other plan shortens the round of {present_s:.3g} s by {MIN_GAIN:.0%}; the best takes "
             f"{found.objective:.3g} s"
@@ -159,20 +172,8 @@ def around(problem: Problem, plan: Plan, lost: Collection[str], paces: Mapping[s
 
 
 def with_paces(problem: Problem, paces: Mapping[str, float]) -> Problem:
-    """Return the problem with the forwards and backwards of these devices so many times as long."""
-
-    def slowed(rows: tuple[tuple[float, ...], ...], pace: float) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(pace * seconds for seconds in row) for row in rows)
-
-    times = tuple(
-        replace(
-            each,
-            forward_s=slowed(each.forward_s, paces.get(each.device, 1.0)),
-            backward_s=slowed(each.backward_s, paces.get(each.device, 1.0)),
-        )
-        for each in problem.profile.times
-    )
-    return replace(problem, profile=replace(problem.profile, times=times))
+    """Return the problem with all that these devices compute so many times as long."""
+    return replace(problem, profile=scaled_profile(problem.profile, paces))
 
 
 class Copy(NamedTuple):

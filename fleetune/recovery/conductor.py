@@ -46,8 +46,6 @@ class Conductor:
     sizes_bytes: Mapping[Item, int]
     """Of everything that training changes; a parameter's with its optimizer state."""
     links: Links
-    backup_every_rounds: int = 0
-    """Rounds between two backups where a plan has holders of backups; 0: only when devices move."""
     most_gaps: int = 3
     """Losses of messages on one link without a commit in between, after which plans do without the link."""
     replans_stragglers: bool = False
@@ -215,7 +213,7 @@ class Conductor:
         last = self._is_border(history) or state.stop
         border = last or bool(state.waiting) or (bool(state.slow) and not event.averages)  # which an abort would break
         checkpoint = event.checkpoint and not border and state.saving is None and not state.completing
-        overdue = history.rounds - state.backup.rounds >= self.backup_every_rounds > 0
+        overdue = history.rounds - state.backup.rounds >= state.plan.backup_every_rounds > 0
         backup = overdue and not border and state.backing is None and state.plan.has_backups
         commit = p.SendCommit(
             attempt=event.attempt,
@@ -311,8 +309,14 @@ class Conductor:
             waited = device in state.waiting
             return replace(state, waiting=state.waiting - {device}), (dismiss,) if waited else ()
         state = replace(
-            state, members=state.members - {device}, suspected=state.suspected - {device}, lost=state.lost | {device}
+            state,
+            members=state.members - {device},
+            suspected=state.suspected - {device},
+            lost=state.lost | {device},
+            cut=frozenset(link for link in state.cut if device not in link),  # it would come back by another one
         )
+        if state.phase == SCORING and state.history.rounds == self.rounds:
+            return state, (dismiss,)  # everything is done and saved
         if state.stop:
             return self._end(state, f"ended as was asked, but {device} was lost: {event.reason}", dismiss)
         if state.phase in _HELD and state.layout and device not in state.layout.holders:
@@ -324,6 +328,8 @@ class Conductor:
         reported once until a round is committed.
         """
         if event.attempt != state.attempt:
+            return state, ()
+        if state.phase == SCORING and state.history.rounds == self.rounds:
             return state, ()
         link = (event.source, event.target)
         said = () if link in state.gaps else (p.Report(sentence=event.reason),)

@@ -30,6 +30,8 @@ class Layout:
     needs: tuple[Need, ...]
     savers: tuple[str, ...]
     """Devices that write shards of checkpoints."""
+    backup_every_rounds: int = 0
+    """Rounds between two backups, where there are holders of backups; 0: only when devices move."""
 
     @property
     def holders(self) -> frozenset[str]:

@@ -27,12 +27,12 @@ from fleetune.training.checkpoints import (
     COMMITS,
     LANE_MARK,
     CheckpointMark,
-    FileDigest,
     StoredCheckpoint,
     copy_checkpoint,
     newest_complete,
     write_text,
 )
+from fleetune.training.lanes_on_disk import foreign_lanes
 from fleetune.training.task import TrainingTask
 
 PLAN, EVENTS = "plan.json", "events.jsonl"
@@ -149,10 +149,10 @@ def adopt_newest(
     the state of another one before an average. The earlier folders are not changed.
     """
     said: list[str] = []
-    own, newest = _newest_of(work, earlier, said.append, lambda mark: _foreign_lanes(mark, lanes))
+    own, newest = _newest_of(work, earlier, said.append, lambda mark: foreign_lanes(mark, lanes))
     if own is newest is None and lanes:
         lenient: list[str] = []
-        own, newest = _newest_of(work, earlier, lenient.append, lambda mark: _foreign_lanes(mark, lanes, some=True))
+        own, newest = _newest_of(work, earlier, lenient.append, lambda mark: foreign_lanes(mark, lanes, some=True))
         if owned and (found := own or newest):
             raise Refused(
                 f"data.local: the checkpoints lie between two averages, and {_lacking(found.mark, lanes)} would begin "
@@ -190,20 +190,6 @@ def _lacking(mark: CheckpointMark, lanes: Collection[str]) -> str:
     """Name the lanes that a checkpoint has no state of."""
     held = {name.partition(LANE_MARK)[0] for name in mark.files if LANE_MARK in name}
     return ", ".join(lane for lane in lanes if lane not in held)
-
-
-def _foreign_lanes(mark: CheckpointMark, lanes: Collection[str], some: bool = False) -> str:
-    """Describe lanes that differ, as between two averages, and that are not all of the plan that goes on, or, if `some`
-    suffice, none of them; '' if they are."""
-    shards: dict[str, dict[str, FileDigest]] = {}
-    for name in (name for name in mark.files if LANE_MARK in name):
-        lane, _, segment = name.partition(LANE_MARK)
-        shards.setdefault(lane, {})[segment] = mark.digests[name]
-    alike = all(each == next(iter(shards.values())) for each in shards.values())
-    if alike or not lanes or (set(lanes) & shards.keys() if some else set(lanes) <= shards.keys()):
-        return ""
-    held = ", ".join(sorted(shards))
-    return f"it holds models of {held} that were not averaged yet, and this plan trains {', '.join(lanes)}"
 
 
 def resume(task: TrainingTask, found: StoredCheckpoint | None) -> list[RoundMetrics]:

@@ -30,6 +30,10 @@ class Decisions:
         self.plan = plan
         self._replanner.follow(plan)
 
+    def remember(self, again: Sequence[RoundMetrics]) -> None:
+        """Repeat what was decided after these rounds, which are run again."""
+        self._replanner.remember({each.round: each.moves for each in again})
+
     def added_to(
         self, metrics: RoundMetrics, ready: Mapping[str, Mapping[str, Any]], rows: Sequence[TimelineRow]
     ) -> RoundMetrics:

@@ -1,8 +1,10 @@
 """The paces of a training's devices, and what the conductor is told of them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from fleetune.clock import Clock
+from fleetune.clock.coding import dense
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import Plan
 from fleetune.monitoring.stragglers import Stragglers
@@ -34,7 +36,9 @@ class PaceWatch:
             return
         if plan != self._followed:
             self._followed = plan
-            self._stragglers.follow(busy_s(self._clock.forecast(plan).rows))
+            self.slow = {device: pace for device, pace in self.slow.items() if device in plan.devices}
+            uncoded = replace(plan, links=tuple(map(dense, plan.links)))  # what devices report has no coding in it
+            self._stragglers.follow(busy_s(self._clock.forecast(uncoded).rows))
         for change in self._stragglers.observe(self._task.measured_busy(round, busy_s(rows))):
             self.slow.pop(change.device, None)
             if change.slow:

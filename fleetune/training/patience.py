@@ -61,4 +61,6 @@ def _patience_s(kind: str, state: State, round_s: float, average_s: float) -> fl
     if kind == "saved":
         return SAVING_AT_STOP_S if state.stop else SAVING_S + PATIENCE_AVERAGES * average_s
     patience_s = max(MIN_PATIENCE_S, PATIENCE_ROUNDS * round_s) + PATIENCE_AVERAGES * average_s
+    if kind == "aborted" or state.saving is not None:
+        patience_s += SAVING_S  # a device that writes a checkpoint ends that before anything else
     return max(LOADING_S, patience_s) if kind == "moved" else patience_s

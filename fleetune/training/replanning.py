@@ -46,6 +46,11 @@ class Replanner:
             self.plan = plan
             self._forget()
 
+    def remember(self, logged: Mapping[int, Moves]) -> None:
+        """Repeat the decisions after these rounds, and forget what was measured: they are run again."""
+        self._logged.update(logged)
+        self._forget()
+
     def observe(self, busy_s: Mapping[str, float], upload_s: Mapping[str, float] | None = None) -> None:
         """Add each device's seconds of a round: computing, and sending its gradients to the collector."""
         for measured, found in ((busy_s, self._busy_s), (upload_s or {}, self._upload_s)):

@@ -46,6 +46,14 @@ class Returns:
         if count <= MAX_IN_A_ROW:
             self._due_s[device] = self._now_s() + min(MAX_S, FIRST_S * 2 ** (count - 1))
 
+    def left(self, device: str, rounds: int, *, will: bool) -> bool:
+        """Take in that a device is lost after so many committed rounds, and plan its return, if it will; return whether
+        it only waited or loaded until now."""
+        if will:
+            self.lost(device, rounds)
+        self.call_spares()
+        return self.forget(device)
+
     def call_spares(self) -> None:
         """Have the spares started, now that a device is lost; they are called once."""
         self._due_s.update(dict.fromkeys(self._spares, self._now_s()))

@@ -109,45 +109,56 @@ class Revisions:
             devices=plan.devices,
             needs=needs_of(plan, self._described.unit_items),
             savers=savers_of(plan),
+            backup_every_rounds=plan.backup_every_rounds,
         )
 
-    def revise(self, living: Collection[str], paces: Mapping[str, float]) -> Layout:
-        """Return the plan that follows the newest one on these devices. paces: stragglers that it is to be fair to.
+    def revise(
+        self, living: Collection[str], paces: Mapping[str, float], cut: Collection[tuple[str, str]] = ()
+    ) -> Layout:
+        """Return the plan that follows the newest one on these devices.
+
+        paces: stragglers that it is to be fair to. cut: links that are given up.
 
         The plan itself where none of its devices is lost or slow, unless devices have come back, or spares are there,
         with which a round is forecast faster by MIN_GAIN. Infeasible if there is none; Refused as the strategy says.
         """
+        if without := [f"{a}>{b}" for a, b in cut if {a, b} <= set(living)]:
+            raise Infeasible(f"no plan does without the link {', '.join(without)}")
         first, newest = self._task.plan.plan, self._results[self.newest].plan
         lost = [device for device in self._devices if device not in living]
         back = set(self._devices) - set(newest.devices) - set(lost)
         slow = {device: pace for device, pace in paces.items() if device in living}
-        if set(newest.devices) <= set(living) and slow == self._paces:
-            return self._grow(lost) if back else self.layout(self.newest)
+        if set(newest.devices) <= set(living):
+            changed = slow != self._paces
+            grown = self._grown(lost, slow) if back else None
+            if grown or not changed:
+                return grown or self.layout(self.newest)
+            return self._adopt(self._solve(first if self._has_lanes else newest, lost, slow))
         plan = first if self._has_lanes or back else newest
-        return self._adopt(self._solve(plan, lost, slow))
+        return self._adopt(self._solve(plan, lost, slow, must=True))
 
-    def _solve(self, plan: Plan, lost: Collection[str], slow: dict[str, float]) -> PlanResult:
-        """Return a plan for the devices that are left, fair to stragglers."""
+    def _solve(self, plan: Plan, lost: Collection[str], slow: dict[str, float], *, must: bool = False) -> PlanResult:
+        """Return a plan for the devices that are left, fair to stragglers. must: whatever it gains."""
         if self._task.revise is None:
             raise Infeasible("there is nothing to plan with")
         without = [*lost, *(each.name for each in self._task.fleet.devices if each.name not in self._devices)]
         if slow == self._paces and not slow:
             return self._task.revise(plan, without)
-        return self._around(plan, without, slow)
+        return self._around(plan, without, slow, must)
 
-    def _grow(self, lost: Collection[str]) -> Layout:
-        """Return the plan for devices that have come too, if that is forecast to be faster; else the newest one.
+    def _grown(self, lost: Collection[str], slow: dict[str, float]) -> Layout | None:
+        """Return the plan for devices that have come too, if that is forecast to be faster; else None.
 
         The first plan once all of its devices are there.
         """
         first, newest = self._task.plan, self._results[self.newest]
         try:
-            some = self._paces or set(first.plan.devices) & set(lost)
-            made = self._solve(first.plan, lost, self._paces) if some else first
+            some = slow or set(first.plan.devices) & set(lost)
+            made = self._solve(first.plan, lost, slow, must=True) if some else first
         except (Infeasible, Refused):
-            return self.layout(self.newest)
+            return None
         slower = made.objective > (1 - MIN_GAIN) * newest.objective
-        return self.layout(self.newest) if slower and not self._has_lanes else self._adopt(made)
+        return None if slower and not self._has_lanes else self._adopt(made)
 
     def _adopt(self, made: PlanResult) -> Layout:
         """Make a plan the newest one; Refused if it cannot be trained, or not with the samples that lanes own."""
@@ -196,10 +207,10 @@ class Revisions:
         """True if samples are bound to lanes, and these to devices."""
         return len(self._task.dealing.lanes) > 1 or bool(self._task.local)
 
-    def _around(self, plan: Plan, lost: Collection[str], paces: dict[str, float]) -> PlanResult:
+    def _around(self, plan: Plan, lost: Collection[str], paces: dict[str, float], must: bool) -> PlanResult:
         assert self._task.around_stragglers is not None, "a training without it follows no paces"
         self._paces = paces  # also where no plan is worth it: it is not looked for again
-        return self._task.around_stragglers(plan, lost, paces)
+        return self._task.around_stragglers(plan, lost, paces, must)
 
     def rates(self, plan: Plan, device: str) -> LinkRates:
         """Return the rates that a device's messages keep to: of shared links, and of backups."""

@@ -79,9 +79,9 @@ class TrainingTask:
     """(Plan, scores of all heads) -> subnet -> operations, for plans that refresh their gates."""
     load_planners: Callable[[], None] = lambda: None
     """Imports what `revise` calls, in a thread beside the first rounds: at a loss all devices would wait for it."""
-    around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float]], PlanResult] | None = None
-    """(Plan, devices that are lost, straggler -> its compute seconds over those of its profile) -> a plan; Infeasible
-    if none is worth it. For `training.replan_stragglers`."""
+    around_stragglers: Callable[[Plan, Collection[str], Mapping[str, float], bool], PlanResult] | None = None
+    """(Plan, devices that are lost, straggler -> its compute seconds over those of its profile, whether there must be
+    another plan) -> a plan; Infeasible if none is worth it. For `training.replan_stragglers`."""
 
     dealt: Plan | None = None
     """The plan that dealt the lanes their samples and seeds, where the training has gone on from an attempt by another

@@ -19,7 +19,7 @@ from fleetune.monitoring import EventLog
 from fleetune.program.in_force import after_rounds
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
-from fleetune.recovery.holdings import INITIAL, History, Restoration
+from fleetune.recovery.holdings import History
 from fleetune.training.checkpoint_saver import CheckpointSaver
 from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint, checkpoint_folder
 from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
@@ -27,6 +27,7 @@ from fleetune.training.decisions import Decisions
 from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, MessageLost, NotBack, Said
 from fleetune.training.end_error import end_error
 from fleetune.training.exchange import attempt_of
+from fleetune.training.lanes_on_disk import folder_of
 from fleetune.training.loss_scale import next_scale, step_scales
 from fleetune.training.measurements import RoundMeasurements
 from fleetune.training.migration import Migration, describe_version, parse_holdings, parse_version
@@ -70,7 +71,6 @@ class TrainingLoop:
             rounds=task.training.rounds,
             sizes_bytes=self._revisions.sizes_bytes,
             links={(link.source, link.target): link.bytes_per_s for link in task.fleet.links},
-            backup_every_rounds=plan.backup_every_rounds,
             replans_stragglers=task.training.replan_stragglers and task.around_stragglers is not None,
             scores_every_rounds=validation.every_rounds,
         )
@@ -101,13 +101,13 @@ class TrainingLoop:
             p.Revise: self._revise,
             p.Move: self._move,
             p.RewindLog: self._rewind,
-            p.DropOld: self._drop_old,
+            p.DropOld: self._free,
             p.StartRound: self._start_round,
             p.LogCommit: self._log_commit,
             p.SendCommit: self._send_commit,
             p.Save: self._save,
             p.CompleteCheckpoint: self._complete,
-            p.ReleaseBackups: self._release,
+            p.ReleaseBackups: self._free,
             p.Score: self._score,
             p.End: self._note_end,
         }
@@ -123,6 +123,7 @@ class TrainingLoop:
         on_disk = (history.version,) if newest else ()
         try:
             with WorkerGroup(self._task, newest.folder if newest else None, self._events) as self._workers:
+                self._workers.plan_in_force = lambda: self._decisions.plan
                 with self._task.stop.deferred():
                     self._follow(self._conductor.start(1, self._workers.living, history, on_disk), None)
                     while self._end is None:
@@ -151,20 +152,7 @@ class TrainingLoop:
     def _events_of(self, found: Iterable[Found]) -> Iterable[p.Event]:
         """Yield what workers say and what was lost, a request to end, and who lets others wait too long."""
         for each in found:
-            if isinstance(each, Said):
-                yield from self._said(each)
-            elif isinstance(each, NotBack):
-                self._task.note(f"device {each.device} {each.why}")
-                self._returns.lost(each.device, self._state.history.rounds)
-            elif isinstance(each, MessageLost):
-                self._newest_loss = TryAgain(f"{each.why}; run again to go on from the newest checkpoint")
-                yield p.Gap(attempt=self._state.attempt, source=each.source, target=each.target, reason=each.why)
-            elif isinstance(each, FellSilent):
-                yield p.Silent(device=each.device)
-            elif isinstance(each, HeardAgain):
-                yield p.Heard(device=each.device)
-            else:
-                yield self._lost(each)
+            yield from self._found(each)
         if (answer := self._validation.answer()) is not None and self._state.history.rounds == answer.rounds:
             yield p.Scored(version=self._state.history.version, enough=answer.enough)
         if self._task.stop.asked and not self._state.stop:
@@ -177,6 +165,30 @@ class TrainingLoop:
         late = self._patience.late(self._state, *self._revisions.durations_s(self._state.history.rounds))
         if late is not None:
             yield self._lost(self._workers.give_up(*late))
+
+    def _found(self, each: Found) -> Iterable[p.Event]:
+        if isinstance(each, Said):
+            yield from self._said(each)
+        elif isinstance(each, NotBack):
+            self._task.note(f"device {each.device} {each.why}")
+            self._returns.lost(each.device, self._state.history.rounds)
+        elif isinstance(each, MessageLost) and (outsider := self._outsider(each.source, each.target)):
+            yield self._lost(self._workers.lost(outsider, each.why))
+        elif isinstance(each, MessageLost):
+            self._newest_loss = TryAgain(f"{each.why}; run again to go on from the newest checkpoint")
+            yield p.Gap(attempt=self._state.attempt, source=each.source, target=each.target, reason=each.why)
+        elif isinstance(each, FellSilent) and self._outsider(each.device):
+            self._workers.probe(each.device)
+        elif isinstance(each, FellSilent):
+            yield p.Silent(device=each.device)
+        elif isinstance(each, HeardAgain):
+            yield p.Heard(device=each.device)
+        else:
+            yield self._lost(each)
+
+    def _outsider(self, *names: str) -> str | None:
+        """Return the first of these that has come back and that no attempt knows yet: no round fails with it."""
+        return next((name for name in names if name in self._workers.living and name not in self._state.members), None)
 
     def _said(self, said: Said) -> Iterable[p.Event]:
         device, header = said.device, said.header
@@ -201,7 +213,7 @@ class TrainingLoop:
             elif said.kind == FETCH and self._parcels is not None:
                 self._parcels.send(self._workers.exchange, device, int(header["parcel"]))
             elif said.kind == "saved":
-                version = parse_version(header)
+                version = parse_version(header["version"])
                 self._shards.add(version, header["shards"])
                 yield p.Saved(device=device, version=version)
             elif said.kind == "backed_up":
@@ -213,10 +225,8 @@ class TrainingLoop:
         self._newest_loss = lost.error
         if len(self._workers.living) > 1:
             self._task.note(f"device {lost.device} {lost.why}")
-        if self._task.returns and not isinstance(lost.error, Infeasible):
-            self._returns.lost(lost.device, self._state.history.rounds)
-        self._returns.call_spares()
-        if self._returns.forget(lost.device):
+        will = self._task.returns and not isinstance(lost.error, Infeasible)
+        if self._returns.left(lost.device, self._state.history.rounds, will=will):
             self._workers.dismiss(lost.device)
         return p.Ended(device=lost.device, reason=lost.why)
 
@@ -232,6 +242,7 @@ class TrainingLoop:
             why = f"is given up: {self._cause.reason}"
             self._events.lost(command.device, why)
             self._task.note(f"device {command.device} {why}")
+            self._returns.left(command.device, self._state.history.rounds, will=self._task.returns)
         self._workers.dismiss(command.device)
         return ()
 
@@ -259,18 +270,15 @@ class TrainingLoop:
     def _find_plan(self, command: p.Revise) -> Iterable[p.Event]:
         self._postponed = None
         try:
-            if cut := [f"{a}>{b}" for a, b in command.cut if {a, b} <= set(command.devices)]:
-                raise Infeasible(f"no plan does without the link {', '.join(cut)}")
-            yield p.Revised(attempt=command.attempt, layout=self._revisions.revise(command.devices, self._paces()))
+            paces = self._pace.slow if self._conductor.replans_stragglers else {}
+            layout = self._revisions.revise(command.devices, paces, command.cut)
+            yield p.Revised(attempt=command.attempt, layout=layout)
         except (Infeasible, Refused) as error:
             yield p.NoPlan(attempt=command.attempt, reason=first_line(error))
 
-    def _paces(self) -> Mapping[str, float]:
-        return self._pace.slow if self._conductor.replans_stragglers else {}
-
     def _move(self, command: p.Move) -> Iterable[p.Event]:
         found, plan = command.restoration, self._revisions.result(command.layout.revision).plan
-        folder = self._folder(found) if found.from_disk else None
+        folder = folder_of(found, self._task.work, [lane.name for lane in plan.lanes] if self._begun else ())
         done = self._log.rounds[: found.version.rounds]
         plan = after_rounds(plan, done, self._start.from_round, self._start.plan_from_round)
         self._decisions.follow(plan)
@@ -290,10 +298,6 @@ class TrainingLoop:
             self._tell_recovery(command)
         return ()
 
-    def _folder(self, found: Restoration) -> str | None:
-        """Return the checkpoint that all devices go back to; None for the initial weights."""
-        return None if found.version == INITIAL else str(checkpoint_folder(self._task.work, found.version.rounds))
-
     def _is_away(self, device: str) -> bool:
         """Return whether a device may not see this disk, but what was put on its own when it started."""
         started_with_all = not (self._begun or self._new or self._task.local)
@@ -308,13 +312,15 @@ class TrainingLoop:
             self._report(p.Report(sentence=told.left_out))
 
     def _rewind(self, command: p.RewindLog) -> Iterable[p.Event]:
+        self._decisions.remember(self._log.rounds[command.rounds :])
         self._log.rewind(command.rounds)
         self._validation.rewind(command.rounds)
         return (p.LogRewound(rounds=command.rounds),)
 
-    def _drop_old(self, command: p.DropOld) -> Iterable[p.Event]:
+    def _free(self, command: p.DropOld | p.ReleaseBackups) -> Iterable[p.Event]:
+        kind = "drop_old" if isinstance(command, p.DropOld) else "release"
         version = describe_version(command.version)
-        self._workers.send(command.devices, "drop_old", {"attempt": command.attempt, "version": version})
+        self._workers.send(command.devices, kind, {"attempt": self._state.attempt, "version": version})
         return ()
 
     def _start_round(self, command: p.StartRound) -> Iterable[p.Event]:
@@ -387,11 +393,6 @@ class TrainingLoop:
 
     def _score(self, command: p.Score) -> Iterable[p.Event]:
         self._validation.ask(command.version.rounds)
-        return ()
-
-    def _release(self, command: p.ReleaseBackups) -> Iterable[p.Event]:
-        version = describe_version(command.version)
-        self._workers.send(command.devices, "release", {"attempt": self._state.attempt, "version": version})
         return ()
 
     def _note_end(self, command: p.End) -> Iterable[p.Event]:

@@ -42,7 +42,7 @@ from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.peer import Tap
 from fleetune.models.device_memory import PeakMemory, compute_on
-from fleetune.recovery.holdings import Version
+from fleetune.recovery.holdings import Attempt, Version
 from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
 from fleetune.training.energy import energy_meter
 from fleetune.training.exchange import Aborted, BrokenOff, Exchange, Stopped, attempt_of
@@ -58,6 +58,7 @@ from fleetune.training.worker_links import Peer, WorkerLinks
 from fleetune.training.worker_state import CommittedState
 
 EXIT_DELAY_S = 0.5
+DEVICE_FAULT_EXIT_CODE = 70
 
 
 def main(tap: Tap | None = None, exchange: Callable[[Endpoint, str, torch.device], Exchange] = Exchange) -> int:
@@ -95,6 +96,8 @@ def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes], exch
             print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
         if is_out_of_memory(error):
             return OUT_OF_MEMORY_EXIT_CODE  # the coordinator reports the device's memory
+        if isinstance(error, torch.AcceleratorError):
+            return DEVICE_FAULT_EXIT_CODE  # a loss: the others can go on without it
         ours = error if isinstance(error, FleetuneError) else None
         code = ours.exit_code if ours else TryAgain.exit_code
         known = ours or filesystem.disk_error(error, filesystem.folders(task.work))
@@ -117,6 +120,8 @@ class _Worker:
         self._saved = set[int]()
         self._writer: threading.Thread | None = None
         """Writes the state of the last commit beside the round that follows it."""
+        self._writing = threading.Lock()
+        """Held while a checkpoint is written that was asked for, and while an attempt begins."""
         self._obeys: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "move": self._move,
             "drop_old": self._drop_old,
@@ -141,7 +146,8 @@ class _Worker:
                         self._obeys[message.kind](message.header)
                 except Aborted as aborted:
                     self._await_writer()  # what follows may ask for the same files, or free what is written
-                    self._held.enter(aborted.attempt)
+                    with self._writing:
+                        self._held.enter(aborted.attempt)
         finally:
             self._await_writer()
 
@@ -220,8 +226,8 @@ class _Worker:
 
         A round changes nothing of what is written, so this takes no memory, and no time of a round that is longer.
         """
-        done = state.done
-        self._writer = threading.Thread(target=self._write_or_fail, args=(state, done), name="checkpoint", daemon=True)
+        what = (state, state.done, self._exchange.attempt)
+        self._writer = threading.Thread(target=self._write_or_fail, args=what, name="checkpoint", daemon=True)
         self._writer.start()
 
     def _await_writer(self) -> None:
@@ -231,10 +237,10 @@ class _Worker:
             self._writer.join()
             self._beat.doing, self._writer = COMPUTING, None
 
-    def _write_or_fail(self, state: CommittedState, done: int) -> None:
+    def _write_or_fail(self, state: CommittedState, done: int, attempt: Attempt) -> None:
         """Write in a thread; an error is reported, and ends the training."""
         try:
-            self._write(state, done)
+            self._write(state, done, attempt)
         except Exception as error:
             self._fail(error)
 
@@ -247,12 +253,13 @@ class _Worker:
         why = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
         self._exchange.send_control("failed", {"why": why[:2000], "exit_code": TryAgain.exit_code})
 
-    def _write(self, state: CommittedState, done: int) -> None:
+    def _write(self, state: CommittedState, done: int, attempt: Attempt) -> None:
+        """Write the state of so many rounds. attempt: the one that asked for it, which may be newer than the state."""
         written = state.write(checkpoint_folder(Path(self._task.work), done), done)
         shards = [{"file": shard.file, **json_io.dump(shard.digest)} for shard in written]
-        said = {**describe_version(Version(done, state.version.attempt)), "shards": shards}
+        version = describe_version(Version(done, state.version.attempt))
         self._saved.add(done)
-        self._exchange.send_control("saved", said)
+        self._exchange.send_control("saved", {"attempt": attempt, "version": version, "shards": shards})
 
     def _save_on_request(self) -> None:
         """Write the state whenever the coordinator asks for it, whatever the running round waits for or computes."""
@@ -260,11 +267,12 @@ class _Worker:
             if received.sender != COORDINATOR:
                 continue
             try:
-                running = self._held.await_settled()
-                if attempt_of(received.message.header) != self._exchange.attempt:
-                    continue  # a loss came between
-                assert running is not None, "a device that saves is in the plan"
-                self._write(running.state, int(received.message.header["round"]))
+                running, attempt = self._held.await_settled(), attempt_of(received.message.header)
+                with self._writing:
+                    if attempt != self._exchange.attempt:
+                        continue  # a loss came between
+                    assert running is not None, "a device that saves is in the plan"
+                    self._write(running.state, int(received.message.header["round"]), attempt)
             except BrokenOff:
                 continue
             except Exception as error:

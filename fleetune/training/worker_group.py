@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import torch
 
-from fleetune.clock import Clock
+from fleetune.contracts.plan import Plan
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
 from fleetune.formatting import gigabytes
 from fleetune.launching import Job, describe_exit, describe_used_memory
@@ -19,7 +19,6 @@ from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message, Received
 from fleetune.monitoring import EventLog
-from fleetune.program import seats_of
 from fleetune.recovery.holdings import Attempt
 from fleetune.training.checkpoints import CHECKPOINTS
 from fleetune.training.device_watch import (
@@ -36,6 +35,7 @@ from fleetune.training.device_watch import (
 from fleetune.training.exchange import ABORT, BEAT_ACK, COORDINATOR_ALIVE, FIRST_ATTEMPT, Exchange, attempt_of
 from fleetune.training.liveness import Fault, Liveness, PeriodicThread
 from fleetune.training.measurements import decode_rows
+from fleetune.training.memory_need import describe_fullness, describe_need
 from fleetune.training.migration import PARCEL_BYTES
 from fleetune.training.parcels import FETCH
 from fleetune.training.returns import Returning
@@ -52,9 +52,6 @@ END_S = 3.0
 """Seconds that workers have to end when they are told to."""
 DISMISSED_S = 1.0
 """Longest wait for the end of a device that was given up: its engine may be out of reach."""
-MEMORY_S, FULL = 0.3, 0.9
-"""Longest wait for what the engine of a device that is given up tells of its memory; the share from which it is told.
-"""
 WORKER_MESSAGES = ("hello", "loaded", "aborted", FETCH, "moved", "ready", "saved", "backed_up")
 """Kinds of messages that `receive` returns."""
 
@@ -82,6 +79,10 @@ class WorkerGroup:
         self._returning = Returning()
         self._connected: dict[str, str] = {}
         """Device -> the address that it listens on."""
+        self._unused = set[str]()
+        """Devices that have come back, or are spare, and have had no part in a plan since."""
+        self.plan_in_force: Callable[[], Plan] = lambda: task.plan.plan
+        """The one whose work devices do."""
         self._gone, self._back = set[str](task.spares), set[str]()
         listen = Listen(bind=task.sites.listen)
         self._endpoint = Endpoint(COORDINATOR, own_keys, self._public, run=run, listen=listen, note=self._log_refused)
@@ -135,6 +136,10 @@ class WorkerGroup:
     def give_up(self, device: str, kind: str, patience_s: float) -> Lost:
         """Return the loss of the device that is behind a missing message; TryAgain if it is none of them."""
         return self._lost(self._liveness.explain_timeout(device, kind, patience_s))
+
+    def lost(self, device: str, why: str) -> Lost:
+        """Return the loss of a device that cannot be reached."""
+        return Lost(device, why, self._device_lost(device, why))
 
     def probe(self, device: str) -> None:
         """Ask a device for a sign of life; what follows is a `HeardAgain`, or a `Lost`."""
@@ -264,25 +269,25 @@ class WorkerGroup:
     def _handle(self, received: Received) -> None:
         device, kind, header = received.sender, received.message.kind, received.message.header
         if device in self._returning and kind == "hello":
-            self._adopt(device, self._returning.take(device))
-            self._gone.discard(device)
-            self._connect(device, header)
-            self._back.add(device)
-            self.send([device], "welcome", {"addresses": dict(self._connected)})
+            self._welcome_back(device, header)
             self._received.append(Said(device, kind, header))
         if device in self._gone:
             if kind == "beat" and device not in self._returning:  # it was frozen, or its engine was out of reach
-                self._endpoint.send(device, Message("stop", {}))
-            return
-        if kind == "hello" and device in self._connected:
-            return
+                with suppress(FleetuneError):  # nothing leads to it since its new start, which failed
+                    self._endpoint.send(device, Message("stop", {}))
+        elif kind != "hello" or device not in self._connected:
+            self._take_in(device, received)
+
+    def _take_in(self, device: str, received: Received) -> None:
+        """Handle a message of a device that is known and there."""
+        kind, header = received.message.kind, received.message.header
         if kind == "beat":
             sent_s = self._liveness.record_beat(device, header, received.at_s)
             times = {"sent_s": sent_s, "came_s": received.at_s, "answered_s": time.monotonic()}
             self._endpoint.send(device, Message(BEAT_ACK, times))
             self._events.beat(device)
         elif kind == "failed":
-            raise self._worker_failed(device, header)
+            self._received.append(self._failed(device, header))
         elif kind in WORKER_MESSAGES:
             if kind == "hello":
                 self._connect(device, header)
@@ -291,6 +296,8 @@ class WorkerGroup:
                 header = {**header, "rows": decode_rows(device, rows), "scores": scores}
             if kind == "aborted":
                 self._liveness.forgive(device, header.get("lost", {}))
+            if kind == "moved":
+                self._unused.discard(device)
             if not self._is_old(header):
                 self._received.append(Said(device, kind, header))
         else:
@@ -306,19 +313,29 @@ class WorkerGroup:
             self._liveness.add_device(device)
             self._events.joined(device)
 
+    def _welcome_back(self, device: str, header: dict[str, Any]) -> None:
+        self._adopt(device, self._returning.take(device))
+        self._gone.discard(device)
+        self._connect(device, header)
+        self._back.add(device)
+        self._unused.add(device)
+        self.send([device], "welcome", {"addresses": dict(self._connected)})
+
     def _announce_alive(self) -> None:
         """Send every worker a sign of life, without which it ends by itself; runs even while this process is busy."""
         for device in list(self._connected):
             with suppress(FleetuneError):  # it was dismissed just now
                 self._endpoint.send(device, Message(COORDINATOR_ALIVE, {}))
 
-    def _worker_failed(self, device: str, header: dict[str, Any]) -> FleetuneError:
+    def _failed(self, device: str, header: dict[str, Any]) -> Lost:
+        """Return the loss of a device that no plan has used yet; else raise what it failed with, which ends all."""
         why, code = str(header.get("why"))[:MAX_REASON_CHARACTERS], header.get("exit_code")
         self._events.lost(device, why)
-        return by_exit_code(
-            code if isinstance(code, int) else TryAgain.exit_code,
-            f"device {device} failed: {why}; log: {self._commands.log(device)}",
-        )
+        said = f"device {device} failed: {why}; log: {self._commands.log(device)}"
+        error = by_exit_code(code if isinstance(code, int) else TryAgain.exit_code, said)
+        if device in self._unused and isinstance(error, TryAgain):
+            return Lost(device, f"failed: {why}", error)
+        raise error
 
     def _losses(self) -> list[Found]:
         """Return what is lost or silent; a worker that has ended comes first, since other failures follow from it."""
@@ -352,33 +369,17 @@ class WorkerGroup:
 
     def _out_of_memory(self, device: str, used: str) -> Lost:
         """Return the loss of a device, whose error names its memory, its use and the need by its profile."""
-        task, seats = self._task, ", ".join(map(str, seats_of(self._task.plan.plan, device))) or "no segment"
-        needed = Clock(task.fleet, task.profile).memory_bytes(task.plan.plan, device)
-        memory = f"ran out of its {gigabytes(task.fleet.device(device).memory_bytes)}{used}"
-        why = (
-            f"{memory} while training {seats}: by its profile it needs {gigabytes(needed)}; "
-            "lower training.micro_batch_samples, give it more memory or leave it out"
-        )
+        memory = f"ran out of its {gigabytes(self._task.fleet.device(device).memory_bytes)}{used}"
+        why = f"{memory} {describe_need(self._task, self.plan_in_force(), device)}"
         self._events.lost(device, why)
         return Lost(device, memory, Infeasible(f"device {device} {why}; log: {self._commands.log(device)}"))
 
     def _lost(self, fault: Fault) -> Lost:
         """Return the loss of a device; TryAgain for a fault of none."""
         if fault.device:
-            why = fault.why + self._full_memory_of(fault.device)
-            return Lost(fault.device, why, self._device_lost(fault.device, why))
+            return self.lost(fault.device, fault.why + describe_fullness(fault.device, self._jobs[fault.device]))
         self._events.lost("", fault.why)
         raise TryAgain(f"{fault.why}; run again to go on from the newest checkpoint")
-
-    def _full_memory_of(self, device: str) -> str:
-        """Return that a device's memory is full, as the end of a clause; empty if it is not, or its engine does not
-        tell in time. Short of memory by little, a container reads its own code again and again, and says nothing.
-        """
-        told = list[float | None]()
-        asked = in_background(f"memory-of-{device}", lambda: told.append(self._jobs[device].memory_share()))
-        asked.join(MEMORY_S)
-        share = told[0] if told else None
-        return f", with {share:.0%} of its memory in use" if share is not None and share >= FULL else ""
 
     def _device_lost(self, device: str, why: str) -> TryAgain:
         self._events.lost(device, why)

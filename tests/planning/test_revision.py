@@ -179,6 +179,36 @@ def test_a_lost_helpers_clients_go_to_the_others_and_keep_their_parts() -> None:
     assert [lane.micro_batches for lane in alone.plan.lanes] == [lane.micro_batches for lane in before.lanes]
 
 
+def test_clients_go_on_alone_where_the_helper_that_is_left_has_no_memory_for_all() -> None:
+    """Bug: with one small helper left the training ended, and with none it went on."""
+    problem = five(micro_batches=2)
+    before = solve("split-learning", problem).plan
+    devices = tuple(replace(d, memory_bytes=20_000 if d.name == "i" else 10**9) for d in problem.fleet.devices)
+    small_i = replace(problem, fleet=replace(problem.fleet, devices=devices))
+    found = Reviser(problem=small_i)(before, ["h"]).plan
+    assert [[s.devices for s in lane.segments] for lane in found.lanes] == [[("x",)], [("y",)], [("z",)]]
+    none = replace(
+        problem, fleet=replace(problem.fleet, devices=tuple(replace(d, memory_bytes=20_000) for d in devices))
+    )
+    with pytest.raises(Infeasible, match="i lacks|helpers are 0 i"):
+        Reviser(problem=none)(before, ["h"])
+
+
+def test_links_of_a_revised_plan_are_compressed_as_the_options_ask() -> None:
+    """Bug: a plan that needed no codec was followed by one without, also where its new cut crosses a slow link: only
+    cut points were changed."""
+    links = tuple(
+        replace(link, latency_s=0.0, bytes_per_s=1e3 if {link.source, link.target} == {"a", "c"} else 1e9)
+        for link in small().fleet.links
+    )
+    problem = small(compression="int8", method="equal-modules")
+    problem = replace(problem, fleet=replace(problem.fleet, links=links))
+    before = chain(problem, (2, ("a",)), (1, ("b",)), (1, ("c",)))
+    before = replace(before, strategy="fusionllm")
+    found = Reviser(problem=problem)(before, ["b"]).plan
+    assert {(use.source, use.target) for use in found.links if use.codec == "int8"} >= {("a", "c"), ("c", "a")}
+
+
 def test_no_client_with_data_averages_for_the_others() -> None:
     """The plan names a helper, with which fewest units cross, also after the other one is lost; where no helper is left
     nothing goes on, though without local data it would. LoLa-DEFT's server has no data either.
@@ -313,3 +343,5 @@ def test_without_a_better_plan_nothing_changes_for_a_straggler() -> None:
     with pytest.raises(Infeasible, match="no other plan shortens the round of .* s by 10%; the best takes "):
         around(problem, before.plan, [], {"a": 1.0})
     assert [group for group, _ in placed(around(problem, before.plan, ["b"], {"a": 1.0}).plan)] == [("a",), ("c",)]
+    must = around(problem, before.plan, [], {"a": 1.0}, must=True)
+    assert must.objective == before.objective, "where another plan runs, this one is worth it"

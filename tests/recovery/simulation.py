@@ -360,6 +360,8 @@ class Simulation:
     enough_after: int = 99
     """Rounds after which scores end the training."""
     newcomers: tuple[str, ...] = ()
+    backup_every: int = 0
+    """Rounds between two backups."""
 
     def begin(self, devices: Iterable[str], faults: Iterable[str]) -> World:
         """A world whose workers have just started."""
@@ -496,7 +498,9 @@ class Simulation:
             needs += [
                 Need(device=used[(at + 1) % len(used)], items=items, form=BACKUP) for at, items in enumerate(dealt)
             ]
-        return p.Layout(revision=0, devices=used, needs=tuple(needs), savers=used)
+        return p.Layout(
+            revision=0, devices=used, needs=tuple(needs), savers=used, backup_every_rounds=self.backup_every
+        )
 
     def _kill(self, world: World, name: str, keeps: bool) -> World:
         """A worker dies; what it has sent arrives, or does not."""
@@ -641,10 +645,9 @@ def simulation(
         rounds=rounds,
         sizes_bytes=dict.fromkeys(named, 1),
         links={(source, target): 1.0 for source in devices for target in devices if source != target},
-        backup_every_rounds=backup_every,
         scores_every_rounds=settings.pop("scores_every", 0),
     )
-    return Simulation(made, named, **settings)
+    return Simulation(made, named, backup_every=backup_every, **settings)
 
 
 def explore(simulation: Simulation, world: World, allowed: tuple[str, ...] = ()) -> int:

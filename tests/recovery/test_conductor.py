@@ -9,7 +9,7 @@ from fleetune.errors import Refused
 from fleetune.recovery import holdings as h
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor
-from fleetune.recovery.state import COLLECTING, FINISHING, LOGGING, RUNNING, State
+from fleetune.recovery.state import COLLECTING, FINISHING, LOGGING, RUNNING, SCORING, State
 from fleetune.recovery.transfers import Item
 
 W, X = Item("main", "w"), Item("main", "x")
@@ -27,7 +27,7 @@ def layout(*devices: str, backups: bool = False) -> p.Layout:
     needs = [h.Need(device=device, items=items) for device, items in on.items()]
     if backups:
         needs += [h.Need(device="b", items=ON["a"], form=h.BACKUP), h.Need(device="a", items=ON["b"], form=h.BACKUP)]
-    return p.Layout(revision=0, devices=devices, needs=tuple(needs), savers=devices)
+    return p.Layout(revision=0, devices=devices, needs=tuple(needs), savers=devices, backup_every_rounds=2 * backups)
 
 
 def running(rules: Conductor, made: p.Layout | None = None, rounds: int = 4, spare: str = "") -> State:
@@ -99,7 +99,7 @@ def test_what_is_of_another_attempt_round_or_device_is_dropped() -> None:
 
 def test_a_lost_device_leads_through_a_backup_to_a_new_plan() -> None:
     """Device b dies in round 5, backed up after 3 rounds: a goes back to its snapshot, the log as well, and then on."""
-    rules = conductor(backup_every_rounds=2)
+    rules = conductor()
     state = running(rules, layout("a", "b", backups=True), rounds=5)
     state, told = tell(rules, state, p.Ended(device="b", reason="killed"))
     assert told == [p.Dismiss(device="b"), p.Abort(attempt=h.Attempt(1, 2), devices=("a",))]
@@ -266,7 +266,7 @@ def test_a_logged_round_is_rolled_forward_by_those_that_only_prepared_it() -> No
 
 def test_backups_are_taken_every_so_many_rounds_and_old_ones_freed_once_all_are_there() -> None:
     """With a backup every two rounds: none after the first, one after the second, and release after both devices."""
-    rules = conductor(backup_every_rounds=2)
+    rules = conductor()
     state = replace(running(rules, layout("a", "b", backups=True)))
     state = replace(state, backup=state.history.version)
     backups = []
@@ -298,6 +298,25 @@ def test_a_stop_saves_the_newest_version_and_tries_a_failed_checkpoint_once_more
     state, _ = tell(rules, state, *[p.Saved(device=device, version=version) for device in "ab"])
     _, told = tell(rules, state, failed)
     assert told == [p.End(reason="a file is damaged")]
+
+
+def test_a_loss_while_the_last_version_is_scored_changes_nothing() -> None:
+    """Bug: all is trained and saved, and the others planned anew, moved everything, or ended for lack of memory."""
+    rules = conductor(scores_every_rounds=5)
+    state = replace(running(rules, rounds=10), phase=SCORING)
+    lost = p.Gap(attempt=state.attempt, source="a", target="b", reason="lost")
+    state, told = tell(rules, state, lost, p.Ended(device="b", reason="killed"))
+    assert told == [p.Dismiss(device="b")] and state.phase == SCORING
+    _, told = tell(rules, state, p.Scored(version=state.history.version, enough=False))
+    assert told == [p.End(reason="done", exit_code=0)]
+
+
+def test_a_device_that_comes_back_has_its_links_again() -> None:
+    """Bug: a link that was given up stayed so for the next worker of the device behind it, which no plan could use."""
+    rules = conductor()
+    state = replace(running(rules), cut=frozenset({("a", "b"), ("c", "a")}))
+    state, _ = tell(rules, state, p.Ended(device="b", reason="killed"))
+    assert state.cut == {("c", "a")}
 
 
 def test_a_failed_checkpoint_is_reported_and_training_goes_on() -> None:

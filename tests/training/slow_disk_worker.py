@@ -44,13 +44,14 @@ class SlowDiskExchange(Exchange):
 
     def send_control(self, kind: str, header: dict[str, Any], *parts: bytes) -> None:
         """Send a message to the coordinator."""
-        if kind == "saved" and header["rounds"] < LAST and not self._begun[header["rounds"]].wait(PATIENCE_S):
-            raise TryAgain(f"round {header['rounds']} waits for the checkpoint before it")
+        saved = header["version"]["rounds"] if kind == "saved" else LAST
+        if saved < LAST and not self._begun[saved].wait(PATIENCE_S):
+            raise TryAgain(f"round {saved} waits for the checkpoint before it")
         if kind == "ready" and header["round"] > 0:  # a checkpoint that is not written yet takes the next one's place
             self._written[header["round"]].wait(PATIENCE_S)
         super().send_control(kind, header, *parts)
         if kind == "saved":
-            self._written[header["rounds"]].set()
+            self._written[saved].set()
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from fleetune.errors import TryAgain
 from fleetune.launching import ProcessLauncher
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import INITIAL, LIVE, PREPARED, Attempt, Version
-from fleetune.training.checkpoints import checkpoint_folder
+from fleetune.training.checkpoints import SAVE, checkpoint_folder
 from fleetune.training.device_watch import FellSilent, HeardAgain, Said
 from fleetune.training.exchange import FIRST_ATTEMPT
-from fleetune.training.migration import Migration
+from fleetune.training.migration import Migration, parse_version
 from fleetune.training.roles import savers_of
 from fleetune.training.worker_group import WorkerGroup
 from tests.training.losing_worker import LosingLauncher
@@ -220,6 +220,23 @@ def test_a_round_that_is_broken_off_and_run_again_changes_nothing(
     found = driven(ready, tmp_path, broken, loses)
     assert found.keys() == whole.keys()
     assert [name for name in whole if not torch.equal(found[name], whole[name])] == []
+
+
+@pytest.mark.slow
+def test_a_state_is_saved_in_an_attempt_after_its_own(ready: Prepared, tmp_path: Path) -> None:
+    """Bug: what devices said of it had the attempt that committed the state, and was dropped as old: a stop in the
+    first round after any recovery, and a loss in the last checkpoint, waited until nobody answered."""
+    task = training_task(ready, chain(ready), TRAINING, tmp_path)
+    with EventLog(tmp_path / "events.jsonl") as events, WorkerGroup(task, None, events) as workers:
+        said = begun(workers, chain(ready))
+        said.gather("ready")
+        said.commit(0)
+        said.gather("ready")
+        said.abort(SECOND)
+        said.move(HELD)
+        workers.send(("d0", "d1"), SAVE, {"attempt": SECOND, "round": 1})
+        saved = said.gather("saved", ("d0", "d1"))
+        assert {parse_version(header["version"]) for header in saved.values()} == {HELD}
 
 
 @pytest.mark.slow

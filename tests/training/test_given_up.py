@@ -1,14 +1,18 @@
 """A device that was given up and comes back does no harm, and ends."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.errors import TryAgain
+from fleetune.links.message import Received
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import Attempt
-from fleetune.training.device_watch import Said
+from fleetune.training.device_watch import Found, Lost, Said
 from fleetune.training.worker_group import WorkerGroup
 from tests.links.ends import PATIENCE_S
 from tests.training.fake_workers import FakeLauncher, FakeWorker
@@ -18,14 +22,21 @@ from tests.training.runs import plan, prepared, training_task
 TRAINING = TrainingRequest(rounds=3, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3)
 
 
+@contextmanager
+def begun(folder: Path, launcher: FakeLauncher) -> Iterator[WorkerGroup]:
+    """The workers of two devices, which have just started."""
+    ready = prepared(
+        model_request(BY_NAME["bert"], dropout=False), data_request(BY_NAME["bert"], folder), folder / "bert"
+    )
+    task = training_task(ready, plan(ready.units, [1], [[8], [8]]), TRAINING, folder, launcher=launcher)
+    with EventLog(folder / "events.jsonl") as events, WorkerGroup(task, None, events) as workers:
+        yield workers
+
+
 def test_a_device_that_comes_back_is_told_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its engine could not be asked when it was given up, so that it lives on; what it says counts for nothing."""
-    ready = prepared(
-        model_request(BY_NAME["bert"], dropout=False), data_request(BY_NAME["bert"], tmp_path), tmp_path / "bert"
-    )
     launcher = FakeLauncher()
-    task = training_task(ready, plan(ready.units, [1], [[8], [8]]), TRAINING, tmp_path, launcher=launcher)
-    with EventLog(tmp_path / "events.jsonl") as events, WorkerGroup(task, None, events) as workers:
+    with begun(tmp_path, launcher) as workers:
         with monkeypatch.context() as patched:
             patched.setattr(FakeWorker, "stop", lambda *_, **__: 0)
             workers.dismiss("d1")
@@ -36,3 +47,58 @@ def test_a_device_that_comes_back_is_told_to_end(tmp_path: Path, monkeypatch: py
             assert time.monotonic() < until_s
             assert not [each for each in workers.receive() if isinstance(each, Said) and each.device == "d1"]
         assert workers.living == ("d0",)
+
+
+def test_a_beat_after_a_start_that_failed_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a device that slept was given up and started again in vain; when it woke, its old worker's beat was answered
+    over a connection that was gone, and the training ended."""
+    launcher = FakeLauncher()
+    with begun(tmp_path, launcher) as workers:
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeWorker, "stop", lambda *_, **__: 0)
+            workers.dismiss("d1")
+        workers._endpoint.disconnect("d1")
+        monkeypatch.setattr(workers, "_handle", counting := Counted(workers._handle))
+        until_s = time.monotonic() + PATIENCE_S
+        while counting.beats_of_d1 < 3:
+            assert time.monotonic() < until_s
+            assert not [each for each in workers.receive() if isinstance(each, Said) and each.device == "d1"]
+        assert workers.living == ("d0",)
+
+
+class Counted:
+    """Handles what was received, and counts the beats of d1."""
+
+    def __init__(self, handle: Callable[[Received], None]) -> None:
+        self._handle, self.beats_of_d1 = handle, 0
+
+    def __call__(self, received: Received) -> None:
+        self.beats_of_d1 += received.sender == "d1" and received.message.kind == "beat"
+        self._handle(received)
+
+
+def test_a_device_that_fails_before_a_plan_uses_it_is_lost_and_no_more(tmp_path: Path) -> None:
+    """Bug: a spare or returned device that could not load ended a training that did not need it."""
+    launcher = FakeLauncher()
+    with begun(tmp_path, launcher) as workers:
+        workers.dismiss("d1")
+        ended = launcher.workers[1]
+        assert ended.device == "d1"
+        ended._ended.set()  # its thread waits for a message that will not come
+        workers.start_again("d1")
+        until_s, found = time.monotonic() + PATIENCE_S, list[Found]()
+        while not any(isinstance(each, Said) and each.kind == "loaded" for each in found):
+            assert time.monotonic() < until_s
+            found += workers.receive()
+        back = launcher.workers[-1]
+        back.exchange.send_control("failed", {"why": "an error of its GPU", "exit_code": TryAgain.exit_code})
+        while not any(isinstance(each, Lost) for each in found):
+            assert time.monotonic() < until_s
+            found += workers.receive()
+        (lost,) = [each for each in found if isinstance(each, Lost)]
+        assert (lost.device, lost.why) == ("d1", "failed: an error of its GPU")
+        back.exchange.send_control("moved", {"attempt": Attempt(1, 9)})
+        back.exchange.send_control("failed", {"why": "as before", "exit_code": TryAgain.exit_code})
+        with pytest.raises(TryAgain, match="device d1 failed: as before"):
+            while time.monotonic() < until_s:
+                workers.receive()

@@ -223,8 +223,8 @@ def test_a_straggler_is_reported_and_replanned_around_only_if_the_run_says_so(
         forecast_s = busy_s(clock.forecast(made).rows)
         return {"d0": forecast_s["d0"], "d1": 3 * forecast_s["d1"]}
 
-    def around_stragglers(plan: Plan, lost: Collection[str], paces: Mapping[str, float]) -> PlanResult:
-        return around(problem, plan, lost, paces)
+    def around_stragglers(plan: Plan, lost: Collection[str], paces: Mapping[str, float], must: bool) -> PlanResult:
+        return around(problem, plan, lost, paces, must=must)
 
     hooks = {"measured_busy": measured, "around_stragglers": around_stragglers, "revise": Reviser(problem=problem)}
     metrics = run_plan(ready, made, training, tmp_path, **hooks)

@@ -195,8 +195,8 @@ def test_lanes_are_planned_anew_around_a_straggler(kind: str, slow: str, ready: 
     def measured(round: int, found: Mapping[str, float]) -> Mapping[str, float]:
         return {device: (3 if device == slow else 1) * seconds for device, seconds in forecast_s.items()}
 
-    def around_stragglers(plan: Plan, lost: Collection[str], paces: Mapping[str, float]) -> PlanResult:
-        return around(reviser.problem, plan, lost, paces)
+    def around_stragglers(plan: Plan, lost: Collection[str], paces: Mapping[str, float], must: bool) -> PlanResult:
+        return around(reviser.problem, plan, lost, paces, must=must)
 
     hooks = {"measured_busy": measured, "around_stragglers": around_stragglers, "revise": reviser}
     metrics = run_plan(ready, made, training, tmp_path, note=said.append, **hooks)

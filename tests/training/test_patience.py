@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleetune.errors import TryAgain
-from fleetune.recovery.state import FINISHING, RUNNING, State
+from fleetune.recovery.state import COLLECTING, FINISHING, RUNNING, State
 from fleetune.training.checkpoints import SAVING_AT_STOP_S, SAVING_S
 from fleetune.training.patience import MIN_PATIENCE_S, PATIENCE_AVERAGES, PATIENCE_ROUNDS, Patience
 from tests.recovery.test_conductor import conductor, running
@@ -36,6 +36,18 @@ def test_a_round_after_an_average_has_more_time(
         found = patience.late(state, round_s, average_s)
         assert (found is not None) == late
     assert found is not None and (found.device, found.kind, found.patience_s) == ("a", "ready", patience_s)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_checkpoint_that_takes_long_costs_no_device(beside: bool, state: State) -> None:
+    """Bug: a device that wrote its part of a checkpoint for longer than 120 s beside a round of a second was taken for
+    the one that all wait for, and lost; as was one that ended it after another one's loss."""
+    waits = replace(state, saving=state.history.version) if beside else replace(state, phase=COLLECTING)
+    now = [0.0]
+    patience = Patience(lambda: now[0], rounds=9)
+    for at_s, late in ((0.0, False), (MIN_PATIENCE_S + SAVING_S, False), (MIN_PATIENCE_S + SAVING_S + 0.1, True)):
+        now[0] = at_s
+        assert (patience.late(waits, 1.0) is not None) == late
 
 
 def test_a_checkpoint_after_an_average_has_more_time_but_not_at_a_stop(state: State) -> None:
