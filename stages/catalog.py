@@ -90,7 +90,7 @@ PREPARE = StageSpec(
 )
 PROFILE = StageSpec(
     name="profile",
-    version=4,
+    version=5,
     module="stages.profile",
     config=("model", *BATCH, "training.optimizer", "training.momentum", "profile"),
     inputs=("fleet", "model", "data"),
@@ -100,7 +100,7 @@ PROFILE = StageSpec(
 )
 PLAN = StageSpec(
     name="plan",
-    version=4,
+    version=5,
     module="stages.plan",
     config=("strategy", *BATCH, "training.recompute"),
     local_config=("data.local",),
@@ -111,7 +111,7 @@ PLAN = StageSpec(
 )
 TRAIN = StageSpec(
     name="train",
-    version=3,
+    version=4,
     module="stages.train",
     config=("model", "training"),
     unread=("training.recompute",),  # the plan has what came of it

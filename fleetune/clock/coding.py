@@ -6,12 +6,23 @@ them makes codecs free.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from fleetune.contracts.link_codecs import DENSE, ELEMENT_BYTES, effective_codec, wire_bytes
-from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
+from fleetune.contracts.link_codecs import (
+    DENSE,
+    ELEMENT_BYTES,
+    FORWARD_MASK,
+    effective_codec,
+    kept_elements,
+    wire_bytes,
+)
+from fleetune.contracts.plan import BACKWARD, FORWARD, Lane, LinkUse, Plan, Segment
 from fleetune.contracts.profile import Profile, Unit
+
+INDEX_BYTES = 8
+"""Of a kept element's place, an int64, as codecs work with it."""
 
 
 class CodingSeconds(NamedTuple):
@@ -39,7 +50,8 @@ class Coding:
         return coded + max(0, dense - sum(values)) * samples
 
     def seconds(self, unit: Unit, letter: str, samples: int, use: LinkUse) -> CodingSeconds:
-        """Return the seconds of encoding and decoding that message; with error feedback the sender decodes too."""
+        """Return the seconds of encoding and decoding that message, at the pace of devices that compute without a
+        pause; with error feedback the sender decodes too, and adds and subtracts what is lost."""
         codec = use.codec_of(letter)
         if codec == DENSE:
             return CodingSeconds(0.0, 0.0)
@@ -49,15 +61,22 @@ class Coding:
             if effective_codec(codec, -(-size // self._element_bytes), use.ratio, self._element_bytes) != DENSE
         ]
         coded, tensors = samples * sum(sizes), len(sizes)
-        here = self._times[use.source].codec_time(codec, use.ratio)
-        there = self._times[use.target].codec_time(codec, use.ratio)
-        sender_s = coded * (here.encode_s_per_byte + (here.decode_s_per_byte if use.feedback else 0.0))
-        sender_s += tensors * (here.encode_s + (here.decode_s if use.feedback else 0.0))
-        return CodingSeconds(sender_s, coded * there.decode_s_per_byte + tensors * there.decode_s)
+        source, target = self._times[use.source], self._times[use.target]
+        here, there = source.codec_time(codec, use.ratio), target.codec_time(codec, use.ratio)
+        sender_s = coded * here.encode_s_per_byte + tensors * here.encode_s
+        if use.feedback:
+            sender_s += coded * (here.decode_s_per_byte + source.feedback_s_per_byte) + tensors * here.decode_s
+        receiver_s = coded * there.decode_s_per_byte + tensors * there.decode_s
+        return CodingSeconds(sender_s * source.stretch, receiver_s * target.stretch)
 
     def coded_bytes(self, unit: Unit, letter: str) -> int:
         """Return the dense bytes per sample of what a codec may change at the cut after `unit`."""
         return sum(self._values(unit, letter))
+
+    def index_bytes(self, unit: Unit, ratio: float) -> int:
+        """Return the bytes per sample of the indices that top-k keeps of a forward across the cut after `unit`."""
+        sizes = (size // self._element_bytes for size in self._values(unit, FORWARD))
+        return INDEX_BYTES * sum(kept_elements(elements, ratio) for elements in sizes)
 
     def _values(self, unit: Unit, letter: str) -> Iterator[int]:
         """Yield the bytes per sample of each value that a codec may change."""
@@ -65,6 +84,11 @@ class Coding:
             yield _dense_bytes(unit, letter)
         else:
             yield from (elements * self._element_bytes for elements in unit.coded_elements)
+
+
+def dense(use: LinkUse) -> LinkUse:
+    """Return the link without a codec."""
+    return replace(use, codec=DENSE, ratio=1.0, feedback=False)
 
 
 def _dense_bytes(unit: Unit, letter: str) -> int:
@@ -81,10 +105,31 @@ def feedback_bytes(plan: Plan, device: str, profile: Profile) -> int:
             for own, other, letter in ((before, after, FORWARD), (after, before, BACKWARD)):
                 if device not in own.devices:
                     continue
-                first, end = own.span(device)
                 for peer in fed.intersection(other.devices):
-                    low, high = other.span(peer)
-                    samples = max(0, min(end, high) - max(first, low))
                     whole = coding.coded_bytes(unit, letter) * (lane.micro_batches or plan.micro_batches)
-                    found += samples * max(whole, whole * ELEMENT_BYTES // profile.element_bytes)
+                    size = max(whole, whole * ELEMENT_BYTES // profile.element_bytes)
+                    found += _common_samples(own, device, other, peer) * size
     return found
+
+
+def mask_bytes(plan: Plan, device: str, lane: Lane, index: int, profile: Profile) -> int:
+    """Return the bytes of indices that a device keeps of a micro-batch, from the forwards across both cuts of its
+    segment to their gradients, which come back at these elements; 0 but for links with forward-mask."""
+    ratios = {(use.target, use.source): use.ratio for use in plan.links if use.codec == FORWARD_MASK}
+    coding, own, found = Coding(profile), lane.segments[index], 0
+    for low, high in ((index - 1, index), (index, index + 1)) if ratios else ():
+        if low < 0 or high == len(lane.segments):
+            continue
+        other = lane.segments[high if low == index else low]
+        unit = profile.unit(lane.segments[low].units[-1])
+        for peer in other.devices:
+            ratio = ratios.get((device, peer) if low == index else (peer, device))
+            if ratio:
+                found += _common_samples(own, device, other, peer) * coding.index_bytes(unit, ratio)
+    return found
+
+
+def _common_samples(own: Segment, device: str, other: Segment, peer: str) -> int:
+    """Return the samples of a micro-batch that cross between a device and a peer of the next or last segment."""
+    (first, end), (low, high) = own.span(device), other.span(peer)
+    return max(0, min(end, high) - max(first, low))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Floats, Ints
-from fleetune.clock.coding import feedback_bytes
+from fleetune.clock.coding import feedback_bytes, mask_bytes
 from fleetune.clock.recompute import activations
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, FULL, SKIP, Gate, Plan, Segment, parse_action
@@ -33,6 +33,8 @@ memory of its own, which is one n-th more. What is sent is sent from the gradien
 MOST_GRADIENTS_ASIDE = 2
 """Copies of gradients that a round that scores heads needs at most: of other micro-batches, and in a group one that a
 ring sums."""
+HELD_VERSIONS = 2
+"""Versions of snapshots and backups that a device holds at most."""
 MUCH_OF_BUDGET = 0.5
 """A device that has used less of its budget has room for what any forecast misses."""
 
@@ -177,16 +179,20 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
     The idle runtime, plus for every segment the device runs: weights, buffers, optimizer state, and during a round
     gradients, what a group sends to sum them (`received_bytes`), the activations of the kept micro-batches of its
     share, and the workspace of one unit; where it recomputes them, the inputs of its blocks and the activations of one
-    block. `passing_bytes` are those of an average, when gradients and activations are gone. With a collector, only the
+    block. `passing_bytes` are those of an average, when gradients and activations are gone, as what a collector hands
+    out comes before them. With a collector, only the
     collector holds optimizer state, and groups sum nothing. Frozen weights that several segments of the device need are
-    held once. Where the plan has backups, each device holds a snapshot of what it trains beside them. Gates and codecs
-    save no memory, because what they leave out differs between micro-batches.
+    held once. Where the plan has backups, each device holds snapshots of what it trains beside them. Error feedback
+    holds what was lost up to the last round and what this one loses, which counts once it is committed. Gates and
+    codecs save no memory, because what they leave out differs between micro-batches.
     """
     own = [_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device)]
     lasting = sum(each.lasting for each in own) - _shared_bytes(plan, device, profile)
-    lasting += feedback_bytes(plan, device, profile) + copied_bytes(plan, device, profile)
+    fed = feedback_bytes(plan, device, profile)
+    lasting += fed + copied_bytes(plan, device, profile)
     collected = _collected_bytes(plan, profile) if device == plan.collector else 0
-    in_round = sum(each.in_round for each in own)
+    passing_bytes = max(passing_bytes, _pulled_bytes(plan, device, profile))
+    in_round = fed + sum(each.in_round for each in own)
     passing = sum(each.activations for each in own)
     passing += max((_workspace_bytes(device, placed, profile) for placed in segments_on(plan, device)), default=0)
     times = profile.times_of(device)
@@ -195,7 +201,10 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
 
 
 def copied_bytes(plan: Plan, device: str, profile: Profile) -> int:
-    """Return the bytes of a device's snapshot, and of the backups that it holds for others; 0 without backups."""
+    """Return the bytes of a device's snapshots, and of the backups that it holds for others; 0 without backups.
+
+    The ones before are held until all devices have the new ones.
+    """
     if not plan.backup_every_rounds:
         return 0
     segments = {(lane.name, index): each for lane in plan.lanes for index, each in enumerate(lane.segments)}
@@ -204,7 +213,7 @@ def copied_bytes(plan: Plan, device: str, profile: Profile) -> int:
         held.append(tuple(trained_units(plan)))
     if not plan.collector:
         held += [placed.segment.trained for placed in segments_on(plan, device)]
-    return sum(state_bytes(trained, profile) for trained in held)
+    return HELD_VERSIONS * sum(state_bytes(trained, profile) for trained in held)
 
 
 def state_bytes(trained: Iterable[str], profile: Profile) -> int:
@@ -303,9 +312,12 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     lasting -= profile.repeated_bytes(segment.units) + math.floor(twice * optimizer)
     with_gradients -= profile.repeated_bytes(segment.units) + math.floor(twice * (1 + optimizer))
     held = activations(profile, _differentiated(units, trained), segment.recompute)
-    kept = kept_micro_batches(plan, device, placed) * held.kept + held.again
+    held_micro_batches = kept_micro_batches(plan, device, placed)
     summing = 1 if plan.collector else len(segment.devices)
     received = received_bytes(profile.trainable_bytes(segment.trained), summing) + _scored_bytes(plan, segment, profile)
+    lane = next(lane for lane in plan.lanes if lane.name == placed.lane)
+    received += held_micro_batches * mask_bytes(plan, device, lane, placed.index, profile)
+    kept = held_micro_batches * held.kept + held.again
     return HeldBytes(lasting, with_gradients - lasting + received, (end - first) * kept)
 
 
@@ -343,5 +355,23 @@ def _shared_bytes(plan: Plan, device: str, profile: Profile) -> int:
 
 
 def _collected_bytes(plan: Plan, profile: Profile) -> int:
-    """Return the bytes of the collector's parameters, summed gradients and optimizer state."""
-    return math.ceil(profile.trainable_bytes(trained_units(plan)) * (2 + profile.optimizer_bytes_per_param_byte))
+    """Return the bytes of the collector's parameters, summed gradients and optimizer state, and of the gradients of
+    others, which may have arrived before it has run its own."""
+    held = profile.trainable_bytes(trained_units(plan)) * (2 + profile.optimizer_bytes_per_param_byte)
+    segments = [segment for lane in plan.lanes for segment in lane.segments]
+    arrived = sum(
+        profile.trainable_bytes(each.trained) for each in segments for name in each.devices if name != plan.collector
+    )
+    return math.ceil(held) + arrived
+
+
+def _pulled_bytes(plan: Plan, device: str, profile: Profile) -> int:
+    """Return the bytes of the parameters that a collector hands to a device, before a round's passes; its own lie where
+    they are."""
+    if not plan.collector or device == plan.collector:
+        return 0
+    trained = set(trained_units(plan))
+    return sum(
+        profile.trainable_bytes(name for name in placed.segment.units if name in trained)
+        for placed in segments_on(plan, device)
+    )

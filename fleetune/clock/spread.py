@@ -4,26 +4,34 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fleetune.contracts.fleet import Fleet, Link
-from fleetune.contracts.profile import Profile
+from fleetune.contracts.profile import DeviceTimes, Profile
 
 
 def scaled_profile(profile: Profile, factors: Mapping[str, float]) -> Profile:
-    """Return the profile with all passes of a device `factors` times as long."""
+    """Return the profile with all that a device computes `factors` times as long."""
+    return replace(profile, times=tuple(_scaled(times, factors.get(times.device, 1.0)) for times in profile.times))
 
-    def scaled(rows: tuple[tuple[float, ...], ...], factor: float) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(time * factor for time in row) for row in rows)
+
+def _scaled(times: DeviceTimes, factor: float) -> DeviceTimes:
+    def rows(found: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(time * factor for time in row) for row in found)
 
     return replace(
-        profile,
-        times=tuple(
+        times,
+        forward_s=rows(times.forward_s),
+        backward_s=rows(times.backward_s),
+        update_s=tuple(step_s * factor for step_s in times.update_s),
+        codecs=tuple(
             replace(
-                times,
-                forward_s=scaled(times.forward_s, k),
-                backward_s=scaled(times.backward_s, k),
-                update_s=tuple(step_s * k for step_s in times.update_s),
+                codec,
+                encode_s=codec.encode_s * factor,
+                decode_s=codec.decode_s * factor,
+                encode_s_per_byte=codec.encode_s_per_byte * factor,
+                decode_s_per_byte=codec.decode_s_per_byte * factor,
             )
-            for times, k in ((times, factors.get(times.device, 1.0)) for times in profile.times)
+            for codec in times.codecs
         ),
+        feedback_s_per_byte=times.feedback_s_per_byte * factor,
     )
 
 

@@ -260,9 +260,12 @@ class ErrorFeedback:
         return tensor + residual.to(tensor)
 
     def keep(self, key: str, sent_minus_decoded: torch.Tensor) -> None:
-        """Keep the error of the key's message for the time after the commit; one that is not finite counts as none."""
+        """Keep the error of the key's message for the time after the commit; one that is not finite counts as none.
+
+        It is not copied: nobody may change it.
+        """
         error = sent_minus_decoded.detach()
-        self._next[key] = error.clone() if error.isfinite().all() else None
+        self._next[key] = error if error.isfinite().all() else None
 
     def commit(self, unchanged: Callable[[str], bool] = lambda key: False) -> None:
         """Keep the residuals of the keys that have sent a message in this round; of others, those that stay unchanged.

@@ -172,6 +172,9 @@ class DeviceTimes:
     """Duration of the measurement: wall time, or CPU time divided by cores on an emulated device; None if simulated."""
     codecs: Annotated[tuple[CodecTime, ...], Field(exclude_if=lambda value: not value)] = ()
     """Codecs that leave elements out stand here once per measured ratio. Empty unless the run compresses links."""
+    feedback_s_per_byte: Annotated[float, Field(exclude_if=lambda value: not value)] = 0.0
+    """Seconds, for each byte of a dense message, of adding to it what the last one lost and of what is lost now, beside
+    encoding and decoding it. 0: not measured."""
     stretch: Annotated[float, Field(exclude_if=lambda value: value == 1.0)] = 1.0
     """Wall time of a second of the times above while the device computes without a pause: what a quota, other programs
     and other devices of its machine let it have. At least 1; 1 where the times are wall time."""
@@ -192,8 +195,8 @@ class DeviceTimes:
     def __post_init__(self) -> None:
         owner = f"times of {self.device}"
         not_negative(owner, runtime_bytes=self.runtime_bytes, profiling_s=self.profiling_s or 0.0)
-        finite(owner, message_wait_s=self.message_wait_s)
-        not_negative(owner, message_wait_s=self.message_wait_s)
+        finite(owner, message_wait_s=self.message_wait_s, feedback_s_per_byte=self.feedback_s_per_byte)
+        not_negative(owner, message_wait_s=self.message_wait_s, feedback_s_per_byte=self.feedback_s_per_byte)
         if self.update_s and len(self.update_s) != len(self.forward_s):
             raise Refused(f"{owner}: update_s needs one number for each of {len(self.forward_s)} units")
         partial = self.partial
@@ -222,7 +225,8 @@ class DeviceTimes:
                 positive(f"times of {self.device}", **{name: ratio})
 
     def codec_time(self, codec: str, ratio: float = 1.0) -> CodecTime:
-        """Return the time of a codec; between measured ratios it is linear in the share of kept elements.
+        """Return the time of a codec, which is linear in the share of kept elements: the line through the lowest and
+        the highest measured ratio, up to this one.
 
         Codecs that were not measured, and `dense`, take no time.
         """
@@ -232,10 +236,10 @@ class DeviceTimes:
         low, high = known[0], known[-1]
         part = 0.0
         if low.ratio < high.ratio:
-            part = min(1.0, max(0.0, (1 / low.ratio - 1 / ratio) / (1 / low.ratio - 1 / high.ratio)))
+            part = min(1.0, (1 / low.ratio - 1 / ratio) / (1 / low.ratio - 1 / high.ratio))
 
         def between(one: float, other: float) -> float:
-            return one + part * (other - one)
+            return max(0.0, one + part * (other - one))
 
         return CodecTime(
             codec=codec,

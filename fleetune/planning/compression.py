@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from fleetune.clock import Clock
+from fleetune.clock.coding import dense
 from fleetune.contracts.link_codecs import (
     BF16,
     CODECS,
@@ -87,7 +88,24 @@ def with_top_k(plan: Plan, clock: Clock, ratio: float | None, *, masked: bool = 
     }
     if masked:
         uses |= _masks(plan, clock, uses)
-    return replace(plan, links=tuple(uses.values())) if uses else plan
+    return _faster(replace(plan, links=tuple(uses.values())), clock) if uses else plan
+
+
+def _faster(plan: Plan, clock: Clock) -> Plan:
+    """Return the plan in which a link is dense if by its codec its messages would take no less time, all coding
+    included."""
+    dense_s, _ = _link_loads(replace(plan, links=tuple(map(dense, plan.links))), clock)
+    while True:
+        coded_s, _ = _link_loads(plan, clock)
+        slower = (use for use in plan.links if use.codec != DENSE and not _saves(use, coded_s, dense_s))
+        if (use := next(slower, None)) is None:
+            return plan
+        plan = _with_dense(plan, use)
+
+
+def _saves(use: LinkUse, coded_s: Mapping[tuple[str, str], float], dense_s: Mapping[tuple[str, str], float]) -> bool:
+    pair = (use.source, use.target)
+    return pair in coded_s and coded_s[pair] < dense_s[pair]
 
 
 def _masks(plan: Plan, clock: Clock, uses: Mapping[tuple[str, str], LinkUse]) -> dict[tuple[str, str], LinkUse]:
@@ -211,31 +229,37 @@ def compressed(plan: Plan, clock: Clock, options: CompressionOptions) -> Plan:
     """Return the plan with the codecs that the options ask for, where these shorten the round."""
     if options.compression in (None, *SPARSE):
         thin = with_top_k(plan, clock, options.compression_ratio, masked=options.compression == FORWARD_MASK)
-        return _with_feedback(thin, clock) if options.compression_feedback else thin
+        if options.compression_feedback:
+            coded = tuple(replace(use, feedback=use.codec != DENSE) for use in thin.links)
+            thin = _faster(replace(thin, links=coded), clock)
+        return _fitting(thin, clock)
     allowed = choices(options.compression, options.compression_loss)
     return with_codecs(plan, clock, allowed, feedback=options.compression_feedback)
 
 
-def _with_feedback(plan: Plan, clock: Clock) -> Plan:
-    """Return the plan with error feedback on its links.
-
-    Links of devices that lack memory for what their messages lose stay dense, those first that lengthen the round
-    least.
-    """
-    fed = replace(plan, links=tuple(replace(use, feedback=True) for use in plan.links))
-    while any(missing := _missing_bytes(fed, clock)):
+def _fitting(plan: Plan, clock: Clock) -> Plan:
+    """Return the plan in which links are dense whose devices lack memory for what messages lose, or for a forward's
+    mask; those first that lengthen the round least."""
+    while any(missing := _missing_bytes(plan, clock)):
         device = plan.devices[missing.index(max(missing))]
-        fewer = [_with_dense(fed, use) for use in fed.links if use.source == device and use.feedback]
+        fewer = [_with_dense(plan, use) for use in plan.links if _takes_memory(use, device)]
         if not fewer:
-            return fed
-        fed = min(fewer, key=clock.round_s)
-    return fed
+            return plan
+        plan = min(fewer, key=clock.round_s)
+    return plan
+
+
+def _takes_memory(use: LinkUse, device: str) -> bool:
+    masked = use.codec == FORWARD_MASK and device in (use.source, use.target)
+    return masked or (use.feedback and use.source == device)
 
 
 def _with_dense(plan: Plan, use: LinkUse) -> Plan:
-    """Return the plan in which this link has no codec."""
-    dense = replace(use, codec=DENSE, ratio=1.0, feedback=False)
-    uses = (dense if each is use else each for each in plan.links)
+    """Return the plan in which this link has no codec, and neither have the gradients that it has the mask for."""
+    changed = {(use.source, use.target)}
+    if any(each.codec == FORWARD_MASK and (each.target, each.source) in changed for each in plan.links):
+        changed.add((use.target, use.source))
+    uses = (dense(each) if (each.source, each.target) in changed else each for each in plan.links)
     return replace(plan, links=tuple(each for each in uses if not each.is_neutral))
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from fleetune.codecs import Encoded, decode, encode
-from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, SPARSE, TOP_K
+from fleetune.codecs import Encoded, ErrorFeedback, decode, encode
+from fleetune.contracts.link_codecs import CODECS, DENSE, ELEMENT_BYTES, FORWARD_MASK, SPARSE, TOP_K
 from fleetune.contracts.profile import CodecTime
 from fleetune.profiling.timing import TimingSettings, elapsed_s, read_clock
 
@@ -30,6 +30,22 @@ def codec_times(device: torch.device, settings: TimingSettings, dtype: torch.dty
         (codec, ratio) for codec in CODECS if codec != DENSE for ratio in (SPARSE_RATIOS if codec in SPARSE else (1.0,))
     ]
     return tuple(_codec_time(codec, ratio, (small, large), settings) for codec, ratio in asked)
+
+
+def feedback_s_per_byte(device: torch.device, settings: TimingSettings, dtype: torch.dtype) -> float:
+    """Return the seconds per byte of a message of adding what the last one lost and keeping what this one loses,
+    beside encoding and decoding it."""
+    message = torch.randn(SAMPLES, LARGE_BYTES // SAMPLES // dtype.itemsize).to(device, dtype)
+    narrow = dtype.itemsize < ELEMENT_BYTES
+    feedback = ErrorFeedback()
+    feedback.load({"": torch.zeros_like(message, dtype=torch.float32 if narrow else dtype)})
+
+    def added_and_kept() -> None:
+        whole = feedback.add("", message.float() if narrow else message)
+        decoded = whole.to(dtype) if narrow else message
+        feedback.keep("", whole - (decoded.float() if narrow else decoded))
+
+    return _median_s(added_and_kept, settings) / LARGE_BYTES
 
 
 class _Line(NamedTuple):

@@ -37,7 +37,7 @@ from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit
 from fleetune.models.weights import WeightReader
 from fleetune.profiling.between_passes import MessageWait, Shapes, update_times
-from fleetune.profiling.codec_timing import codec_times
+from fleetune.profiling.codec_timing import codec_times, feedback_s_per_byte
 from fleetune.profiling.gate_times import HeadedBlock, gate_times
 from fleetune.profiling.head_scores import score_heads
 from fleetune.profiling.memory import fitting_sizes, idle_worker_bytes, unit_memory, windows
@@ -154,6 +154,7 @@ def _measure(task: MeasureTask) -> None:
             for unit, update_s in zip(graph.units, updates_s, strict=True)
         ),
         codecs=codec_times(device, settings, half or dtype) if task.codecs else (),
+        feedback_s_per_byte=feedback_s_per_byte(device, settings, half or dtype) if task.codecs else 0.0,
         stretch=statistics.median(log.stretches),
         spread=spread_of(log.relative),
         message_wait_s=wait.mean_s,

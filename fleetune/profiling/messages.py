@@ -43,6 +43,8 @@ class DeviceMeasurement:
     """Units in the order of the graph."""
     codecs: Annotated[tuple[CodecTime, ...], Field(exclude_if=lambda value: not value)] = ()
     """Times of link codecs; empty unless the task asks for them."""
+    feedback_s_per_byte: Annotated[float, Field(exclude_if=lambda value: not value)] = 0.0
+    """See contracts.profile.DeviceTimes; measured with codecs."""
     stretch: float = 1.0
     """See contracts.profile.DeviceTimes."""
     spread: Spread | None = None
@@ -106,6 +108,7 @@ def with_extras(one: DeviceMeasurement, older: DeviceMeasurement) -> DeviceMeasu
     return replace(
         one,
         codecs=one.codecs or older.codecs,
+        feedback_s_per_byte=one.feedback_s_per_byte or older.feedback_s_per_byte,
         gates=one.gates or older.gates,
         partial=one.partial or older.partial,
     )

@@ -5,7 +5,8 @@ share travel as they are. The gradient with respect to what arrived is that with
 
 In fp16 the loss is scaled until gradients overflow now and then. Those cross as they are, so that every device before
 the cut sees the overflow and the lane takes no step. What messages of gradients lose is kept without the scale, which
-may have changed when it is added to the next ones.
+may have changed when it is added to the next ones; and in float32, since in half precision small losses would add up to
+nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +17,10 @@ import torch
 
 from fleetune.codecs import ErrorFeedback, decode, encode, kept_indices
 from fleetune.codecs.codec import Encoded
-from fleetune.contracts.link_codecs import DENSE, FORWARD_MASK
+from fleetune.contracts.link_codecs import DENSE, ELEMENT_BYTES, FORWARD_MASK
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, LinkUse, Plan, parse_action
 from fleetune.errors import Refused
+from fleetune.training.device_copies import DEVICE_ERRORS
 from fleetune.training.exchange import Arrival
 from fleetune.training.loss_scale import UNSCALED
 
@@ -64,28 +66,38 @@ class LinkCoder:
             if shape(number) is None:
                 tensors[number] = value
                 continue
-            cut = _cut(action, peer, number)
             sent = self._encode(action, use, number, value)
             tensors.update({f"{number}|{at}": part for at, part in enumerate(sent.parts)})
             described[str(number)] = sent.description
-            if action.letter == FORWARD and sent.kept is not None:
-                self._kept[cut] = sent.kept
+            self._keep(action, number, sent.kept, LinkUse(source=self._device, target=peer))
         return CodedValues(tensors, described)
 
     def _encode(self, action: Action, use: LinkUse, number: int, value: torch.Tensor) -> Encoded:
         """Encode a value, with the residual of its last message where the link has error feedback."""
-        codec, kept = use.codec_of(action.letter), self._kept.get(_cut(action, use.target, number))
+        codec, kept = use.codec_of(action.letter), self._mask_of(action, use.target, number)
         if not use.feedback:
             return self._encode_finite(codec, action, value, use.ratio, kept)
-        half = value.dtype == torch.float16
-        scale = self._loss_scale if half and action.letter == BACKWARD else UNSCALED
+        narrow = value.dtype.itemsize < ELEMENT_BYTES
+        scale = self._loss_scale if value.dtype == torch.float16 and action.letter == BACKWARD else UNSCALED
         key, given = _residual_key(use, action, number), value.detach()
-        whole = self._feedback.add(key, given.float() / scale if half else given)
-        sent = self._encode_finite(codec, action, (whole * scale).half() if half else whole, use.ratio, kept)
+        whole = self._feedback.add(key, given.float() / scale if narrow else given)
+        message = (whole * scale).to(value.dtype) if narrow else whole
+        sent = self._encode_finite(codec, action, message, use.ratio, kept)
         known = kept if sent.description["codec"] == FORWARD_MASK else sent.kept
         decoded = decode(sent.description, sent.parts, whole.device, known)
-        self._feedback.keep(key, whole - (decoded.float() / scale if half else decoded))
+        self._feedback.keep(key, whole - (decoded.float() / scale if narrow else decoded))
         return sent
+
+    def _mask_of(self, action: Action, peer: str, number: int) -> torch.Tensor | None:
+        """Return what the forward of this gradient kept, which is needed once; None of a forward."""
+        return None if action.letter == FORWARD else self._kept.pop(_cut(action, peer, number), None)
+
+    def _keep(self, action: Action, number: int, kept: torch.Tensor | None, forward: LinkUse) -> None:
+        """Remember what top-k kept of a forward on this link, if its gradient comes back at these elements."""
+        back = self._uses.get((forward.target, forward.source))
+        if action.letter == FORWARD and kept is not None and back is not None and back.codec == FORWARD_MASK:
+            peer = forward.target if forward.source == self._device else forward.source
+            self._kept[_cut(action, peer, number)] = kept
 
     @staticmethod
     def _encode_finite(
@@ -109,12 +121,14 @@ class LinkCoder:
                     raise ValueError(f"a shape of {description['shape']}, not {expected}")
                 count = sum(1 for key in arrival.tensors if str(key).startswith(f"{number}|"))
                 parts = [arrival.tensors[f"{number}|{at}"] for at in range(count)]
-                cut = _cut(action, peer, number)
-                kept = kept_indices(description, parts) if action.letter == FORWARD else self._kept.get(cut)
-                if action.letter == FORWARD and kept is not None:
-                    self._kept[cut] = kept
+                kept = self._mask_of(action, peer, number)
+                if action.letter == FORWARD:
+                    kept = kept_indices(description, parts)
+                    self._keep(action, number, kept, LinkUse(source=peer, target=self._device))
                 own = kept if action.letter == FORWARD or description["codec"] == "forward-mask" else None
                 tensors[number] = decode(description, parts, device, own)
+        except DEVICE_ERRORS:
+            raise
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError, RuntimeError) as error:
             raise Refused(f"{peer} sent {action} in a codec that cannot be read ({error})") from None
         return replace(arrival, tensors=tensors)

@@ -12,6 +12,7 @@ from fleetune.clock.costs import nanoseconds
 from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.clock.pipeline import Pipeline
 from fleetune.clock.pipeline_simulation import simulate
+from fleetune.clock.spread import scaled_profile
 from fleetune.clock.timeline import chain_rows
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, wire_bytes
@@ -77,9 +78,30 @@ def test_each_coded_tensor_costs_its_own_part() -> None:
     assert took(THERE, plain) == {"0F0": 1 + 4, "1F0": 1 + 2, "1B0": 1, "0B0": 1}
     assert took(THERE, profile) == {"0F0": 1 + 4 + 2 * 3, "1F0": 1 + 2 + 2 * 2, "1B0": 1, "0B0": 1}
     assert took(replace(THERE, feedback=True), profile)["0F0"] == 1 + 8 + 2 * 3 + 2 * 2
+    adding = tuple(replace(times, feedback_s_per_byte=TICK_S) for times in profile.times)
+    assert took(replace(THERE, feedback=True), replace(profile, times=adding))["0F0"] == 1 + 8 + 2 * 3 + 2 * 2 + 16
     assert took(replace(THERE, codec=DENSE), profile) == {"0F0": 1, "1F0": 1, "1B0": 1, "0B0": 1}
     between = replace(profile.times[0], codecs=(*profile.times[0].codecs,)).codec_time("int8")
     assert (between.encode_s, between.decode_s) == (3 * TICK_S, 2 * TICK_S)
+
+
+def test_coding_is_stretched_as_passes_are() -> None:
+    """On a machine where a second of work takes two, a's 4 ticks of encoding and its pass do."""
+    profile = coded(two(), a=(0.25, 1.0), b=(0.5, 0.125))
+    slow = replace(profile, times=(replace(profile.times[0], stretch=2.0), profile.times[1]))
+    rows = [row for row in forecast(chain(THERE, BACK), FLEET, slow).rows if not row.is_transfer]
+    took = {row.action.removeprefix("main/"): ticks.ticks(row.end_s - row.start_s) for row in rows}
+    assert took == {"0F0": 2 * (1 + 4), "1F0": 1 + 2, "1B0": 1 + 8, "0B0": 2 * (1 + 16)}
+
+
+def test_a_slower_device_codes_slower() -> None:
+    """The interval of a forecast, and plans around a straggler, have its codecs as much slower as its passes."""
+    whole = coded(two(), a=(0.25, 1.0), b=(0.5, 0.125))
+    fed = tuple(replace(times, feedback_s_per_byte=TICK_S) for times in whole.times)
+    times = scaled_profile(replace(whole, times=fed), {"a": 3.0}).times
+    assert times[0].codec_time("int8").encode_s_per_byte == pytest.approx(0.75 * TICK_S)
+    assert times[0].codec_time("int8").decode_s_per_byte == pytest.approx(3.0 * TICK_S)
+    assert (times[0].feedback_s_per_byte, times[1]) == (pytest.approx(3.0 * TICK_S), fed[1])
 
 
 def test_only_links_with_a_codec_pay() -> None:
@@ -190,16 +212,17 @@ def _coded(size: int) -> int:
     return size if _wire(size) < size else 0
 
 
-@pytest.mark.parametrize(("ratio", "encode"), [(2.0, 3.0), (4.0, 3.0), (10.0, 1.5), (100.0, 0.75), (1e6, 0.75)])
+@pytest.mark.parametrize(("ratio", "encode"), [(2.0, 5.34375), (4.0, 3.0), (10.0, 1.59375), (100.0, 0.75), (1e6, 0.75)])
 def test_times_between_measured_ratios_are_linear_in_what_is_kept(ratio: float, encode: float) -> None:
-    """Beyond the measured ratios the nearest one counts; a codec without a time takes none."""
+    """Of more elements than were measured the line goes on, of fewer the fewest count: there is less to save. A codec
+    without a time takes none."""
     made = tuple(
         CodecTime(codec="top-k", ratio=r, encode_s_per_byte=s, decode_s_per_byte=0.0)
         for r, s in ((100.0, 0.75), (4.0, 3.0))
     )
     times = replace(two().times[0], codecs=made)
-    expected = 0.75 + 2.25 * (0.1 - 0.01) / (0.25 - 0.01) if ratio == 10.0 else encode
-    assert times.codec_time("top-k", ratio).encode_s_per_byte == pytest.approx(expected)
+    assert times.codec_time("top-k", ratio).encode_s_per_byte == pytest.approx(encode)
+    assert times.codec_time("top-k", ratio).decode_s_per_byte == 0.0
     assert times.codec_time("int4").encode_s_per_byte == 0.0
 
 

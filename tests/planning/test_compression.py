@@ -175,7 +175,12 @@ def test_a_strategy_chooses_codecs_and_its_round_is_never_longer(name: str) -> N
     assert solved(compression="auto", compression_loss=1e-5).plan.lanes == dense.plan.lanes
 
 
-FED = [{"compression": "auto"}, {"compression": "int8"}, {"compression_ratio": 50.0}]
+FED = [
+    {"compression": "auto"},
+    {"compression": "int8"},
+    {"compression_ratio": 50.0},
+    {"compression": "forward-mask", "compression_ratio": 50.0},
+]
 
 
 @pytest.mark.slow

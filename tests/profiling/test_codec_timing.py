@@ -11,7 +11,14 @@ from fleetune.contracts.link_codecs import CODECS, DENSE, SPARSE
 from fleetune.contracts.profile import DeviceTimes
 from fleetune.contracts.run_config import RunConfig
 from fleetune.profiling.cache import MeasurementCache
-from fleetune.profiling.codec_timing import LARGE_BYTES, SMALL_BYTES, SPARSE_RATIOS, codec_times, line_through
+from fleetune.profiling.codec_timing import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    SPARSE_RATIOS,
+    codec_times,
+    feedback_s_per_byte,
+    line_through,
+)
 from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.profile import profile
 from fleetune.profiling.simulated import CODEC_FLOPS_PER_BYTE
@@ -33,6 +40,13 @@ def test_every_codec_is_timed_at_both_ends(dtype: torch.dtype) -> None:
     found = codec_times(torch.device("cpu"), TimingSettings(batch_sizes=(1,), passes=3), dtype)
     assert [(time.codec, time.ratio) for time in found] == TIMED
     assert all(0 < time.encode_s_per_byte < 1e-6 and 0 < time.decode_s_per_byte < 1e-6 for time in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_feedback_takes_beside_a_codec_is_timed(dtype: torch.dtype) -> None:
+    """Adding what was lost and keeping what is lost: more a byte in half precision, whose losses are in float32."""
+    settings = TimingSettings(batch_sizes=(1,), passes=9)
+    assert 0 < feedback_s_per_byte(torch.device("cpu"), settings, dtype) < 1e-7
 
 
 def test_small_tensors_cost_more_a_byte() -> None:

@@ -85,17 +85,34 @@ def test_every_sender_with_feedback_writes_what_it_has_lost(tmp_path: Path) -> N
 
 
 def test_residuals_take_memory_and_the_sender_decodes_too() -> None:
-    """c returns 1 sample of 200 bytes in each of 3 micro-batches; what it lost it knows only once it has decoded."""
+    """c returns 1 sample of 200 bytes in each of 3 micro-batches; what it lost it knows only once it has decoded. It
+    holds what was lost last, until the commit, and what this round loses."""
     fed = LinkUse(source="c", target="a", codec="int8", feedback=True)
     made = replace(fleets.PLAN, links=(fed,))
     clock = Clock(fleets.FLEET, fleets.PROFILE)
     assert feedback_bytes(made, "c", fleets.PROFILE) == 3 * 200 and feedback_bytes(made, "a", fleets.PROFILE) == 0
-    assert clock.memory_bytes(made, "c") == clock.memory_bytes(fleets.PLAN, "c") + 600
+    assert clock.memory_bytes(made, "c") == clock.memory_bytes(fleets.PLAN, "c") + 2 * 600
     time = CodecTime(codec="int8", encode_s_per_byte=3.0, decode_s_per_byte=2.0)
     profile = replace(fleets.PROFILE, times=tuple(replace(t, codecs=(time,)) for t in fleets.PROFILE.times))
     unit = fleets.UNITS[1]
     assert Coding(profile).seconds(unit, "B", 1, fed) == (200 * 5.0, 200 * 2.0)
     assert Coding(profile).seconds(unit, "B", 1, replace(fed, feedback=False)) == (200 * 3.0, 200 * 2.0)
+
+
+def test_indices_of_a_mask_take_memory_at_both_ends() -> None:
+    """a sends 2 of its 4 samples to c, 1 in 10 of their 50 elements each, and both keep the places, 8 bytes each, from
+    the forward to the gradient: of 3 micro-batches on a, of 1 on c. Top-k with indices of its own keeps none."""
+    group = fleets.plan(("u0 u1", {"a": 4}, 3), ("u2 u3", {"b": 2, "c": 2}, 1))
+    sent = LinkUse(source="a", target="c", codec="top-k", ratio=10.0)
+    back = LinkUse(source="c", target="a", codec="forward-mask", ratio=10.0)
+    clock = Clock(fleets.FLEET, fleets.PROFILE)
+
+    def more(*uses: LinkUse) -> dict[str, int]:
+        made = replace(group, links=uses)
+        return {name: clock.memory_bytes(made, name) - clock.memory_bytes(group, name) for name in "abc"}
+
+    assert more(sent, back) == {"a": 3 * 2 * 5 * 8, "b": 0, "c": 2 * 5 * 8}
+    assert more(sent) == more(sent, replace(back, codec="top-k")) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_feedback_is_said_and_needs_a_codec() -> None:

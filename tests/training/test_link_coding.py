@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fleetune.codecs import ErrorFeedback, decode, encode
-from fleetune.contracts.plan import LinkUse, parse_action
+from fleetune.contracts.plan import Action, LinkUse, parse_action
 from fleetune.errors import Refused
 from fleetune.training.exchange import Arrival
 from fleetune.training.link_coding import LinkCoder, lane_of_residual
@@ -94,3 +94,60 @@ def test_a_gradient_that_has_overflowed_arrives_so_and_changes_no_residual() -> 
     feedback.commit(lambda key: lane_of_residual(key) == "main")
     after = feedback.state()
     assert before and before.keys() == after.keys() and all(before[key] is after[key] for key in before)
+
+
+@pytest.mark.parametrize(("back", "kept"), [("forward-mask", True), ("top-k", False), (None, False)])
+def test_what_a_forward_kept_is_held_until_its_gradient_has_crossed_and_only_where_it_is_needed(
+    back: str | None, kept: bool
+) -> None:
+    """Bug: both ends held the places of every micro-batch of a round, also where gradients have indices of their own:
+    as much as the messages themselves at small ratios."""
+    uses = [LinkUse(source="d0", target="d1", codec="top-k", ratio=4.0)]
+    uses += [LinkUse(source="d1", target="d0", codec=back, ratio=4.0)] if back else []
+    made = replace(plan(("a", "b"), [1], [[8], [8]]), links=tuple(uses))
+    low, high = (LinkCoder(made, name, ErrorFeedback()) for name in ("d0", "d1"))
+    there, back_again = parse_action("main/0F1"), parse_action("main/1B1")
+    _cross(low, high, there)
+    assert [bool(each._kept) for each in (low, high)] == [kept, kept]
+    _cross(high, low, back_again)
+    assert not low._kept and not high._kept
+
+
+def _cross(source: LinkCoder, target: LinkCoder, action: Action) -> None:
+    """Send value 5 from one end of the cut to the other."""
+    coded = source.encode(action, target._device, {5: torch.arange(64.0).reshape(2, 32)}, lambda number: (32,))
+    arrival = Arrival(
+        tensors=dict(coded.tensors), sent_s=0.0, arrived_s=0.0, size_bytes=0, described=dict(coded.described)
+    )
+    assert target.decode(action, source._device, arrival, 2, lambda number: (32,)).tensors[5].shape == (2, 32)
+
+
+def test_small_losses_add_up_in_bfloat16() -> None:
+    """Of two elements top-k sends the first, 4; the second, 0.01, waits until its losses exceed it, after 400 rounds.
+    Bug: kept in bfloat16 they stopped at 2, where half a step of its numbers is more than 0.004."""
+    use = LinkUse(source="d1", target="d0", codec="top-k", ratio=2.0, feedback=True)
+    feedback = ErrorFeedback()
+    coder = LinkCoder(replace(plan(("a", "b"), [1], [[8], [8]]), links=(use,)), "d1", feedback)
+    for _ in range(300):
+        coder.start_round()
+        value = torch.tensor([[4.0, 0.01]]).bfloat16().repeat(1, 32)
+        coder.encode(parse_action("main/1B0"), "d0", {5: value}, lambda number: (64,))
+        feedback.commit()
+    (lost,) = feedback.state().values()
+    assert lost.dtype == torch.float32
+    assert float(lost[0, 1]) == pytest.approx(300 * float(torch.tensor(0.01).bfloat16()), rel=1e-3)
+
+
+@pytest.mark.parametrize("error", [torch.AcceleratorError("an error of the bus"), torch.OutOfMemoryError("full")])
+def test_an_error_of_the_own_gpu_is_no_fault_of_the_sender(
+    error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a GPU that failed while it decoded ended the training with the words that its peer had sent nonsense."""
+
+    def fails(*given: Any) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr("fleetune.training.link_coding.decode", fails)
+    arrival = Arrival(tensors=dict(WHOLE), sent_s=0.0, arrived_s=0.0, size_bytes=0, described={"5": SENT.description})
+    with pytest.raises(type(error)):
+        coder().decode(ACTION, "d0", arrival, 2, lambda number: (32,))
