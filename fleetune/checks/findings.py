@@ -10,8 +10,10 @@ from fleetune.checks.structure import (
     forbidden_cuts,
     gradients_cut_off,
     half_of_shared_weights,
+    lanes_trained_apart,
     nothing_to_train,
     overcommitted_shares,
+    shared_weights_trained_apart,
     too_few_samples,
     unknown,
     unused_links,
@@ -56,6 +58,8 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     yield from nothing_to_train(plan, profile)
     yield from gradients_cut_off(plan, profile)
     yield from half_of_shared_weights(plan, profile)
+    yield from shared_weights_trained_apart(plan, profile)
+    yield from lanes_trained_apart(plan, profile)
     yield from unused_links(plan)
     yield from overcommitted_shares(plan)
     yield from wrong_backups(plan)

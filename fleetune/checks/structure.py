@@ -83,6 +83,11 @@ def _unknown_devices(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str
             yield f"device {device} is not in the fleet; it has {', '.join(in_fleet)}"
         elif device not in profiled:
             yield f"device {device} has no measured times; profile the fleet again"
+    if plan.averager and plan.averager not in plan.devices:
+        yield (
+            f"its averager {plan.averager} has no part in it; name one of {', '.join(plan.devices)}, or none, and the "
+            "device that trains most units averages"
+        )
     for use in plan.links:
         for name in (use.source, use.target):
             if name not in plan.devices:
@@ -195,6 +200,43 @@ def half_of_shared_weights(plan: Plan, profile: Profile) -> Iterator[str]:
                         f"segment {lane.name}/{index} trains {name}, whose weight is that of {shared[0]}, too, which "
                         f"its backward does not reach; train {shared[0]} too, or leave {name} out"
                     )
+
+
+def shared_weights_trained_apart(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield weights that one segment of a lane trains and another one holds and does not."""
+    for lane in plan.lanes:
+        for name in sorted({tied for unit in profile.units for tied in unit.tied}):
+            holding = [k for k, segment in enumerate(lane.segments) if _reads(segment.units, name, profile)]
+            training = [k for k in holding if _reads(lane.segments[k].trained, name, profile)]
+            if training and training != holding:
+                other = next(k for k in holding if k not in training)
+                yield (
+                    f"segment {lane.name}/{training[0]} trains {name}, which segment {lane.name}/{other} reads and "
+                    "does not train; let both train the units that read it, or neither"
+                )
+
+
+def _reads(units: Sequence[str], tied: str, profile: Profile) -> bool:
+    return any(tied in profile.unit(name).tied for name in units)
+
+
+def lanes_trained_apart(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield lanes that train other units than the first one, where all of them are averaged."""
+    if not plan.average_every_rounds:
+        return
+    first, *others = (_trained(lane, profile) for lane in plan.lanes)
+    for lane, found in zip(plan.lanes[1:], others, strict=True):
+        if found != first:
+            yield (
+                f"lane {lane.name} and lane {plan.lanes[0].name} do not train the same units "
+                f"({first_names(sorted(found ^ first))}), and their parameters are averaged; let all lanes train the "
+                "same units, or a collector bring them together"
+            )
+
+
+def _trained(lane: Lane, profile: Profile) -> set[str]:
+    names = {name for segment in lane.segments for name in segment.trained}
+    return {name for name in names if profile.unit(name).trainable_bytes}
 
 
 def gradients_cut_off(plan: Plan, profile: Profile) -> Iterator[str]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fleetune.clock.costs import nanoseconds
+from fleetune.clock.costs import nanoseconds, trained_units
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, simulate_graph
 from fleetune.clock.link_costs import links_of_their_own, ports
 from fleetune.contracts.fleet import Fleet
@@ -78,6 +78,7 @@ class _Exchange:
         total = profile.trainable_bytes(unit.name for unit in profile.units)
         self.part_bytes = max(PART_BYTES, -(-total // MOST_PARTS))
         self.parts = max(1, -(-total // self.part_bytes))
+        self.trained = set(trained_units(plan))
         self.spans = _spans(profile)
 
     def rows(self) -> tuple[TimelineRow, ...]:
@@ -141,7 +142,7 @@ class _Exchange:
         segment = lane.segments[step.action.segment]
         gives = step.kind in (steps.PUSH, steps.COLLECT)
         first, end = part * self.part_bytes, (part + 1) * self.part_bytes
-        own = {self.spans[name][0] for name in (segment.trained if gives else segment.units)}
+        own = {self.spans[name][0] for name in (segment.trained if gives else segment.units) if name in self.trained}
         if not gives:
             own.update(each for name in segment.units for each in self.spans[name][1:] if not _covered(each, own))
         return round(self.state * sum(max(0, min(b, end) - max(a, first)) for a, b in own))

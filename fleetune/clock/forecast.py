@@ -28,7 +28,7 @@ from fleetune.clock.limits import check_countable, countable
 from fleetune.clock.link_costs import lost_s_per_byte
 from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
 from fleetune.clock.partial_passes import backward_shares, forward_shares
-from fleetune.clock.partial_rounds import partial_rounds
+from fleetune.clock.partial_rounds import in_full, partial_rounds
 from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.spread import scaled_fleet, scaled_profile
@@ -198,6 +198,8 @@ class Clock:
             partial_rounds=tuple(
                 PartialRounds(rounds=rounds, round_s=self._timed(left).round_s) for rounds, left in partial_rounds(plan)
             ),
+            refresh_round_s=self._timed(in_full(plan)).round_s if plan.refresh_gates_every_rounds else 0.0,
+            refresh_every_rounds=plan.refresh_gates_every_rounds,
         )
 
     def interval(self, plan: Plan, round_s: float) -> Interval | None:

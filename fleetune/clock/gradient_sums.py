@@ -130,4 +130,4 @@ class GradientSums:
 
     def _names(self, segment: Segment) -> frozenset[str]:
         """Return the trained weights of a segment that several units read."""
-        return frozenset(name for unit in segment.units for name in self._tied.get(unit, ()))
+        return frozenset(name for unit in segment.trained for name in self._tied.get(unit, ()))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fleetune.clock.coding import Coding
-from fleetune.clock.costs import nanoseconds
+from fleetune.clock.costs import nanoseconds, trained_units
 from fleetune.clock.event_simulation import Task, TaskGraph, Transfer, TransferEnd
 from fleetune.clock.limits import countable
 from fleetune.clock.link_costs import frame_s_per_byte, links_of_their_own, lost_s_per_byte, ports
@@ -93,7 +93,7 @@ class PlanLowering:
         self.plan, self.costs, self.updates_ns = plan, costs, updates_ns or {}
         self.units = {unit.name: unit for unit in profile.units}
         self.coding, self.trainable_bytes = Coding(profile), profile.trainable_bytes
-        self.program = program_of(plan, profile)
+        self.program, self.trained = program_of(plan, profile), set(trained_units(plan))
         self.uses = {(use.source, use.target): use for use in plan.links}
         self.links = {(link.source, link.target): link for link in fleet.links}
         self.lost_s_per_byte = {name: lost_s_per_byte(fleet.device(name)) for name in plan.devices}
@@ -170,7 +170,8 @@ class PlanLowering:
             lane, segment = self.lanes[step.action.lane], step.action.segment
             handed = step.kind == steps.HAND
             units = self.plan.lanes[lane].segments[segment]
-            size = self.trainable_bytes(units.units if handed else units.trained)
+            handed_out = (name for name in units.units if name in self.trained)
+            size = self.trainable_bytes(handed_out if handed else units.trained)
             passes = self._passes(lane, segment, step.peer, FORWARD if handed else BACKWARD)
             if handed:
                 self.feeds[len(self.infos)] = passes

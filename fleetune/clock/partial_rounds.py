@@ -1,4 +1,4 @@
-"""Rounds in which lanes rest until the next average: how many there are of each kind, and their plans."""
+"""Plans of rounds that differ from most others: lanes rest until the next average, or all subnets run in full."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +13,11 @@ def partial_rounds(plan: Plan) -> Iterator[tuple[int, Plan]]:
     ends = sorted({lane.rounds or plan.average_every_rounds for lane in plan.lanes} | {plan.average_every_rounds})
     for first, end in pairwise(ends):
         yield end - first, _without(plan, plan.resting_in(first))
+
+
+def in_full(plan: Plan) -> Plan:
+    """Return the plan of a round in which every subnet runs in full, to be scored."""
+    return replace(plan, gates=(), refresh_gates_every_rounds=0)
 
 
 def _without(plan: Plan, resting: tuple[str, ...]) -> Plan:

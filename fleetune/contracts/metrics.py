@@ -113,6 +113,11 @@ class Forecast:
     steps that the round's first task waits for. 0 where the profile does not know these, as of simulated devices."""
     partial_rounds: Annotated[tuple[PartialRounds, ...], Field(exclude_if=_neutral)] = ()
     """Rounds in which lanes rest; all else here is of a round in which none does. Neutral: empty, there are none."""
+    refresh_round_s: Annotated[float, Field(exclude_if=_neutral)] = 0.0
+    """Seconds of a round that runs every subnet in full, to choose gates by its scores; what scoring itself takes is
+    not known. All else here is of the other rounds. Neutral: 0, there are none."""
+    refresh_every_rounds: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """The plan's `refresh_gates_every_rounds`."""
 
     @property
     def average_s(self) -> float:
@@ -121,11 +126,15 @@ class Forecast:
 
     @property
     def mean_round_s(self) -> float:
-        """Seconds of a round with its part of an average: what many rounds take, divided by their number."""
-        if not (every := self.average_every_rounds):
-            return self.round_s
-        saved_s = sum(each.rounds * (self.round_s - each.round_s) for each in self.partial_rounds)
-        return self.round_s + (self.average_s - saved_s) / every
+        """Seconds of a round with its part of an average, or of a refresh of gates: what many rounds take, divided by
+        their number."""
+        mean_s = self.round_s
+        if every := self.refresh_every_rounds:
+            mean_s += (self.refresh_round_s - self.round_s) / every
+        if every := self.average_every_rounds:
+            saved_s = sum(each.rounds * (self.round_s - each.round_s) for each in self.partial_rounds)
+            mean_s += (self.average_s - saved_s) / every
+        return mean_s
 
 
 def span_s(rows: Sequence[TimelineRow]) -> float:

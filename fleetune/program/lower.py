@@ -60,10 +60,13 @@ class _Lowering:
         if plan.collector:
             found += self._from_hub(steps.HAND, plan.collector, UPDATE) if self.device == plan.collector else []
             found += self._of_seats(steps.PULL, plan.collector, UPDATE)
-        for action in self._actions():
+        actions = list(self._actions())
+        last = {(action.lane, action.segment): action for action in actions if action.letter == BACKWARD}
+        for action in actions:
             found += self._run(action)
+            if plan.collector and last.get((action.lane, action.segment)) == action:
+                found += self._pushed(self.seats[action.lane, action.segment])
         if plan.collector:
-            found += self._of_seats(steps.PUSH, plan.collector, UPDATE)
             found += self._from_hub(steps.COLLECT, plan.collector, UPDATE) if self.device == plan.collector else []
         else:
             found += [step for seat in own for step in self._sums_of_group(seat)]
@@ -138,14 +141,20 @@ class _Lowering:
             yield Step(steps.TIE, _sum(seat.lane, seat.index, 0), tuple(map(str, sharing)))
 
     def _sharing(self, seat: Seat) -> list[int]:
-        """Return the segments of the lane that share weights with this one, itself included; empty without any."""
-        own = {name for unit in seat.segment.units for name in self.tied.get(unit, ())}
+        """Return the segments of the lane that share trained weights with this one, itself included; empty without
+        any."""
+        own = {name for unit in seat.segment.trained for name in self.tied.get(unit, ())}
         found = [
             index
             for index, segment in enumerate(seat.lane.segments)
-            if index == seat.index or any(own.intersection(self.tied.get(unit, ())) for unit in segment.units)
+            if index == seat.index or any(own.intersection(self.tied.get(unit, ())) for unit in segment.trained)
         ]
         return found if own and len(found) > 1 else []
+
+    def _pushed(self, seat: Seat) -> Iterator[Step]:
+        """Yield what gives a collector a seat's gradients, once they are whole."""
+        if self._exchanges(seat, steps.PUSH, UPDATE):
+            yield Step(steps.PUSH, _exchange(seat.lane, seat.index, UPDATE), (self.plan.collector,))
 
     def _of_seats(self, kind: str, hub: str, letter: str) -> list[Step]:
         """Return the device's own ends of its exchanges of parameters or gradients with the hub."""

@@ -76,9 +76,10 @@ class Collector:
         self.optimizer.clear_gradients()
 
     def state_of(self, lane: str, segment: int) -> Tensors:
-        """Return the parameters of a segment."""
+        """Return the parameters of a segment, in their own memory: they change at the commit of the round, by when all
+        seats have taken them in."""
         wanted = self._shares.names_of(lane, segment)
-        return {MODEL + name: p.detach().clone() for name, p in self.parameters.items() if name in wanted}
+        return {MODEL + name: p.detach() for name, p in self.parameters.items() if name in wanted}
 
     def collect(self, lane: str, tensors: Tensors) -> None:
         """Add a seat's gradients, weighted, to the sum."""

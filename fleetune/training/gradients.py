@@ -138,13 +138,13 @@ def add_terms(
 
 
 def tied_holders(units: dict[str, tuple[str, ...]], lane: Lane) -> dict[str, tuple[int, ...]]:
-    """Return parameter -> indices of the segments that hold it, for parameters that several segments hold.
+    """Return parameter -> indices of the segments that train it, for parameters that several segments do.
 
     units: unit -> its parameters that other units hold too.
     """
     found: dict[str, list[int]] = {}
     for index, segment in enumerate(lane.segments):
-        for name in {name for unit in segment.units for name in units.get(unit, ())}:
+        for name in {name for unit in segment.trained for name in units.get(unit, ())}:
             found.setdefault(name, []).append(index)
     return {name: tuple(segments) for name, segments in found.items() if len(segments) > 1}
 

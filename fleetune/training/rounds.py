@@ -148,7 +148,8 @@ class RoundRunner:
                 seat.optimizer.clear_gradients()
             else:
                 seat.optimizer.step(round, scale)
-                seat.runner.renew_copies()
+                if self._context.plan.collector == "":
+                    seat.runner.renew_copies()
             seat.statistics.commit()
         if self._context.collector is not None:
             self._context.collector.commit(round, next(iter(scales.values())))

@@ -156,16 +156,16 @@ SPLIT_LESS = "give it fewer segments, units or samples, or an order with fewer f
         (
             TUNED,
             "s",
-            600 * 4,
-            "for the parameters and optimizer state that it collects: it needs 2400 bytes; let a device with more "
+            600 * 4 + 600,
+            "for the parameters and optimizer state that it collects: it needs 3000 bytes; let a device with more "
             "memory collect, or train fewer units",
         ),
         (
             replace(TUNED, collector="x", links=()),
             "x",
-            700 + 400 + 10 + 600 * 4,
+            700 + 400 + 10 + 600 * 4 + 200,
             "for segment b0/0 (u0 .. u2, 1 samples, 1 micro-batches kept) and the parameters and optimizer state that "
-            "it collects: it needs 3510 bytes; give it fewer units or samples, or a lower warm-up, or let another "
+            "it collects: it needs 3710 bytes; give it fewer units or samples, or a lower warm-up, or let another "
             "device collect",
         ),
     ],
@@ -267,6 +267,46 @@ def test_a_backup_is_of_a_part_of_the_plan_and_outlives_its_owner(
     if words:
         with pytest.raises(Refused, match="backup of"):
             validate(kept, FLEET, PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "words"),
+    [
+        ("u1", "u2", ""),
+        ("", "u2 u3", ""),
+        ("u1", "u2 u3", "segment main/1 trains w, which segment main/0 reads and does not train; let both train"),
+        ("u0 u1", "u2", "segment main/0 trains w, which segment main/1 reads and does not train"),
+    ],
+)
+def test_a_weight_is_trained_by_all_segments_that_hold_it_or_by_none(first: str, last: str, words: str) -> None:
+    """Bug: u0 and u3 read the same weight; where only one was trained, its worker met a gradient that it has no
+    parameter for, or a collector stepped by half of the gradient."""
+    units = [ticks.unit(f"u{k}", trained=100) for k in range(4)]
+    tied = replace(units[0], tied=("w",)), units[1], units[2], replace(units[3], tied=("w",))
+    times = {name: ([1] * 4, [1] * 4) for name in "xy"}
+    profile = replace(ticks.profile(list(tied), times), tied_bytes={"w": 50})
+    made = ticks.plan({"main": [segment("u0 u1", "x", trains=first), segment("u2 u3", "y", trains=last)]})
+    found = [line for line in findings(made, FLEET, profile) if "reads and does not train" in line]
+    assert len(found) == bool(words) and all(line.startswith(words) for line in found)
+
+
+def test_lanes_that_are_averaged_train_the_same_units() -> None:
+    """Bug: of lanes that train different units checkpoints held the first one's only, so that the others' training was
+    lost with the last average. A collector holds all of them."""
+    lanes = {"b0": [segment("u0 u1 u2", "x", trains="u2")], "b1": [segment("u0 u1 u2", "y", trains="u1 u2")]}
+    made = ticks.plan(lanes)
+    said = told(replace(made, average_every_rounds=2))
+    assert said.startswith("lane b1 and lane b0 do not train the same units (u1), and their parameters are averaged")
+    assert told(replace(made, collector="s")) == told(replace(SPLIT, average_every_rounds=2)) == ""
+
+
+def test_an_averager_without_a_part_is_named() -> None:
+    """Bug: it was ignored, and the device that trains most units averaged, which may have neither memory nor links for
+    it."""
+    averaged = replace(SPLIT, average_every_rounds=2)
+    said = told(replace(averaged, averager="s"))
+    assert said.startswith("its averager s has no part in it; name one of x, h, y")
+    assert told(replace(averaged, averager="y")) == ""
 
 
 def test_later_checks_are_skipped_after_unknown_names() -> None:

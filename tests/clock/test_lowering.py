@@ -163,14 +163,15 @@ COLLECTED = replace(
 
 
 def test_a_collector_sends_parameters_first_and_receives_gradients_last() -> None:
-    """s sends the 9 trainable bytes to a, then to b; a gives back 4 of u2 after its backward, b 3 of u1."""
+    """s sends the 7 bytes that either trains to a, then to b; a gives back 4 of u2 after its backward, b 3 of u1.
+    Nobody trains u0, and nobody is sent its 2 bytes."""
     assert picture(COLLECTED, TRIO, TRIO_PROFILE) == drawn("""
-  a .........0000aaa..............
-  b ..................1111bbbbb...
-a>s ................UUUU..........
-b>s ...........................UUU
-s>a UUUUUUUUU.....................
-s>b .........UUUUUUUUU............
+  a .......0000aaa............
+  b ..............1111bbbbb...
+a>s ..............UUUU........
+b>s .......................UUU
+s>a UUUUUUU...................
+s>b .......UUUUUUU............
 """)
 
 
@@ -179,16 +180,16 @@ def test_rows_and_bytes_of_a_collector() -> None:
     said = forecast(COLLECTED, TRIO, TRIO_PROFILE)
     updates = [(row.device, row.lane, row.action, row.bytes) for row in said.rows if row.is_transfer]
     assert updates == [
-        ("s>a", "a", "a/0U0", 9),
-        ("s>b", "b", "b/0U0", 9),
+        ("s>a", "a", "a/0U0", 7),
+        ("s>b", "b", "b/0U0", 7),
         ("a>s", "a", "a/0U0", 4),
         ("b>s", "b", "b/0U0", 3),
     ]
     assert {(link.source, link.target): link.bytes for link in said.link_bytes} == {
         ("a", "s"): 4,
         ("b", "s"): 3,
-        ("s", "a"): 9,
-        ("s", "b"): 9,
+        ("s", "a"): 7,
+        ("s", "b"): 7,
     }
     assert {one.device: ticks.ticks(one.amount) for one in said.busy_s} == {"a": 7, "b": 9, "s": 0}
 
@@ -197,10 +198,10 @@ def test_a_collector_that_trains_sends_itself_nothing() -> None:
     """A collector with a lane of its own starts at once and sends itself nothing."""
     plan = replace(COLLECTED, collector="a")
     assert picture(plan, TRIO, TRIO_PROFILE) == drawn("""
-  a 0000aaa..............
-  b .........1111bbbbb...
-a>b UUUUUUUUU............
-b>a ..................UUU
+  a 0000aaa............
+  b .......1111bbbbb...
+a>b UUUUUUU............
+b>a ................UUU
 """)
 
 
@@ -208,9 +209,9 @@ def test_gradients_are_sent_after_the_last_backward_only() -> None:
     """Two micro-batches cause one update each way."""
     plan = replace(ticks.plan({"a": [segment("u0 u1 u2", "a", trains="u2")]}, micro_batches=2), collector="s")
     assert picture(plan, TRIO, TRIO_PROFILE) == drawn("""
-  a .........0000aaa1111bbb....
-a>s .......................UUUU
-s>a UUUUUUUUU..................
+  a ....0000aaa1111bbb....
+a>s ..................UUUU
+s>a UUUU..................
 """)
 
 
@@ -296,8 +297,8 @@ def test_updates_use_their_share_too() -> None:
     third = tuple(use(f"{name}>s", share=1 / 3) for name in "ab")
     shown = picture(replace(COLLECTED, links=third), TRIO, TRIO_PROFILE)
     assert shown[2:4] == drawn("""
-a>s ................UUUUUUUUUUUU........
-b>s ...........................UUUUUUUUU
+a>s ..............UUUUUUUUUUUU......
+b>s .......................UUUUUUUUU
 """)
 
 

@@ -67,10 +67,11 @@ def test_a_group_whose_units_are_frozen_receives_nothing() -> None:
 
 
 def test_with_a_collector_members_of_a_group_receive_nothing() -> None:
-    """Members send their gradients to the collector, which counts its own sums, and run no ring."""
+    """Members send their gradients to the collector, which counts its own sums and what both have sent, and run no
+    ring."""
     plan = replace(plan_of(segment("u0 u1 u2", "a b")), collector="s")
     assert needed(plan, "a") == needed(plan, "b") == 5 + 1500 + 520 + 111
-    assert needed(plan, "s") == 5 + 520 * (2 + 2)
+    assert needed(plan, "s") == 5 + 520 * (2 + 2) + 2 * 520
 
 
 def test_messages_are_gone_when_an_average_is_exchanged() -> None:

@@ -90,12 +90,13 @@ def test_of_the_next_group_the_device_with_the_most_free_memory_holds_it() -> No
 
 
 def test_the_memory_of_snapshots_and_backups_is_counted() -> None:
-    """Drawn by hand: a device holds weights, gradients and moments of its unit, its snapshot, and one backup.
+    """Drawn by hand: a device holds weights, gradients and moments of its unit, two snapshots and two backups, as it
+    lets go of the last ones only when everybody has the next.
 
     With a byte less the plan is infeasible, and the error names it.
     """
     own = TRAINED_BYTES * (STATE_PER_BYTE + 1)
-    needed = RUNTIME_BYTES + own + 2 * TRAINED_BYTES * STATE_PER_BYTE
+    needed = RUNTIME_BYTES + own + 2 * 2 * TRAINED_BYTES * STATE_PER_BYTE
     posed = problem(memory_bytes=needed)
     found = backed_up(chain("a", "b", "c"), posed)
     assert {Clock(posed.fleet, posed.profile).memory_bytes(found, device) for device in DEVICES} == {needed}

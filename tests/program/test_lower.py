@@ -64,6 +64,30 @@ def test_a_collector_hands_out_parameters_and_collects_gradients() -> None:
     )  # fmt: skip
 
 
+def test_gradients_leave_for_the_collector_once_they_are_whole() -> None:
+    """A device with two lanes sends the first one's while it runs the second."""
+    lanes = {c: [segment("u0", "a")] for c in "xy"}
+    made = plan(lanes)
+    hub = Plan(**{**{f: getattr(made, f) for f in made.__dataclass_fields__}, "collector": "s"})
+    assert [str(step) for step in lower(hub).of("a").round] == drawn("""
+        pull x/0U0 from s
+        pull y/0U0 from s
+        run x/0F0
+        run x/0B0
+        push x/0U0 to s
+        run y/0F0
+        run y/0B0
+        push y/0U0 to s
+    """)
+
+
+def test_shared_weights_that_a_segment_does_not_train_are_not_summed() -> None:
+    """Neither end sends anything for a weight that neither trains."""
+    two = plan({"main": [segment("u0 u1", "a", trains="u1"), segment("u2 u3", "b", trains="u2")]})
+    program = lower(two, tied={"u0": ("w",), "u3": ("w",)})
+    assert [str(step) for step in program.of("a").round if step.action.letter == "R"] == []
+
+
 def test_an_average_goes_through_the_device_with_most_seats() -> None:
     """The helper of two clients collects both lanes' parts, its own included, and hands them back."""
     lanes = {c: [segment("u0", c), segment("u1", "h")] for c in "xy"}
