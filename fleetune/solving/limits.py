@@ -17,6 +17,9 @@ from fleetune.errors import Refused
 from fleetune.formatting import gigabytes
 from fleetune.linux import MEMBERSHIP, MOUNT
 
+LEAST_S = 1e-3
+"""Limits are positive."""
+
 
 class Deadline:
     """A time limit that starts when the object is made."""
@@ -36,6 +39,11 @@ class Deadline:
     def expired(self) -> bool:
         """True once the limit is reached."""
         return self.limited and self._now() >= self.ends
+
+    @property
+    def rest_s(self) -> float | None:
+        """The limit of what is done in the time that is left, which is a moment at least; None if it never expires."""
+        return max(LEAST_S, self.left_s()) if self.limited else None
 
     def elapsed_s(self) -> float:
         """Seconds since the start."""

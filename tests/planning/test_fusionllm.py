@@ -130,6 +130,26 @@ def test_where_memory_tears_a_placement_chains_are_tried() -> None:
     assert len({segment.devices for segment in segments}) == len(segments)
 
 
+def test_a_fast_device_without_memory_leaves_the_others_a_plan() -> None:
+    """Bug: chains were tried of the fastest devices only, of which the first one fits an idle worker and no unit."""
+    room = {"a": 60, "b": 10**9, "c": 10**9}
+    problem = replace(small(), fleet=fleets.fleet(*(fleets.device(name, size) for name, size in room.items())))
+    assert "a" not in solved(problem).plan.devices
+    one = {"a": 60, "b": 60, "c": 10**9}
+    problem = replace(small(), fleet=fleets.fleet(*(fleets.device(name, size) for name, size in one.items())))
+    assert solved(problem).plan.devices == ("c",)
+
+
+def test_segments_that_would_sum_the_gradients_of_shared_weights_are_joined() -> None:
+    """As strategy asteroid does: an embedding tied to its head keeps the model on one device."""
+    problem = small(micro_batch_samples=8, micro_batches=6)
+    big = replace(fleets.UNITS[0], param_bytes=2_000_000, trainable_bytes=2_000_000, tied=("w",))
+    units = (big, *fleets.UNITS[1:3], replace(big, name="u3"))
+    untied = replace(problem, profile=replace(fleets.PROFILE, units=units))
+    tied = replace(problem, profile=replace(fleets.PROFILE, units=units, tied_bytes={"w": 2_000_000}))
+    assert len(solved(untied).plan.lanes[0].segments) > 1 and len(solved(tied).plan.lanes[0].segments) == 1
+
+
 def test_missing_memory_names_block_and_device() -> None:
     """A model that fits no device is infeasible."""
     tight = fleets.fleet(*(fleets.device(name, 3000) for name in "abc"))

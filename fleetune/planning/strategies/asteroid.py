@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from fleetune.clock import Clock
-from fleetune.clock.costs import state_bytes
+from fleetune.clock.costs import HELD_VERSIONS, state_bytes
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
@@ -103,7 +103,7 @@ class Asteroid:
         """The plan of the requested method, compressed if requested."""
         options = json_io.load(Options, problem.options, "strategy asteroid")
         names = participants(problem, options.devices)
-        snapshots = max(options.snapshots, options.backups)
+        snapshots = max(options.snapshots, HELD_VERSIONS * options.backups)
         posed = to_hpp_problem(problem, names, layers=options.layers, warmup=options.warmup, snapshots=snapshots)
         if options.every_device and len(posed.problem.devices) < len(names):
             idle = set(names) - {device.name for device in posed.problem.devices}
@@ -228,7 +228,7 @@ def _backup_shortage(posed: PosedProblem, solution: Solution, profile: Profile) 
     stages = solution.stages
     for stage, following in zip(stages, (*stages[1:], stages[0]), strict=True):
         first, end = (posed.edges[layer] for layer in stage.layers)
-        needed = state_bytes((unit.name for unit in profile.units[first:end]), profile)
+        needed = HELD_VERSIONS * state_bytes((unit.name for unit in profile.units[first:end]), profile)
         roomiest = max((device.name for device in following.devices), key=lambda name: free_bytes[name])
         if len(stages) > 1 and len(stage.devices) == 1 and needed > free_bytes[roomiest]:
             return BackupShortage(roomiest, needed)

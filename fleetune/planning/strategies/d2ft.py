@@ -14,6 +14,7 @@ them anew, from a round in which every head runs in full.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import ClassVar
 
@@ -26,11 +27,12 @@ from fleetune.contracts.profile import Subnet
 from fleetune.contracts.record import not_negative, one_of, record
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
-from fleetune.planning.hpp_problem import to_hpp_problem, to_plan
+from fleetune.planning.hpp_problem import PosedProblem, in_one_stage, to_hpp_problem, to_plan
 from fleetune.planning.plan_result import plan_result
 from fleetune.planning.strategy import Problem, participants, unprofiled_reason
 from fleetune.solving.d2ft.problem import Problem as SelectionProblem
 from fleetune.solving.d2ft.solve import solve as choose
+from fleetune.solving.hpp.problem import Solution
 from fleetune.solving.hpp.solve import solve as place
 
 SCORES = ("weight-magnitude", "gradient-magnitude", "fisher")
@@ -155,12 +157,29 @@ def _select(problem: Problem, plan: Plan, clock: Clock, options: Options) -> tup
 
 
 def _place_segments(problem: Problem, options: Options, names: tuple[str, ...]) -> Plan:
-    posed = to_hpp_problem(
-        with_gradients_aside(problem) if options.refresh_every_rounds else problem,
-        names,
-        layers=options.layers,
-        warmup=options.warmup,
-    )
+    """The placement, with room for rounds that score heads if there are any: one copy of the gradients more, and
+    MOST_GRADIENTS_ASIDE where devices share samples."""
+    if not options.refresh_every_rounds:
+        return _placed(problem, problem, options, names)
+    plan = _placed(problem, with_gradients_aside(problem, 1), options, names)
+    if all(len(segment.devices) == 1 for lane in plan.lanes for segment in lane.segments):
+        return plan
+    return _placed(problem, with_gradients_aside(problem, MOST_GRADIENTS_ASIDE), options, names)
+
+
+def _placed(problem: Problem, roomy: Problem, options: Options, names: tuple[str, ...]) -> Plan:
+    """The placement; where segments that share trained weights would have to sum their gradients, of which it knows
+    nothing, or the best one of a single segment, as the clock says. roomy: the problem with what devices keep free."""
+    posed = to_hpp_problem(roomy, names, layers=options.layers, warmup=options.warmup)
+    plans = [to_plan(D2FT.name, problem, posed, _solution(problem, posed, options))]
+    if problem.profile.tied_bytes and options.placement == "search" and not isinstance(options.warmup, tuple):
+        with suppress(Infeasible):
+            joined = in_one_stage(posed, problem.profile)
+            plans.append(to_plan(D2FT.name, problem, joined, _solution(problem, joined, options)))
+    return min(plans, key=Clock(problem.fleet, problem.profile).round_s)
+
+
+def _solution(problem: Problem, posed: PosedProblem, options: Options) -> Solution:
     try:
         extras = posed.extras._replace(lost_s_per_byte=())
         solution = place(posed.problem, method=options.placement, seed=problem.seed, extras=extras)
@@ -168,13 +187,13 @@ def _place_segments(problem: Problem, options: Options, names: tuple[str, ...]) 
         raise Infeasible(f"{error} (budgets are memory less what an idle worker holds)") from None
     if not solution.feasible:
         raise Infeasible(f"placement {options.placement}: {solution.reason}; choose search, which respects memory")
-    return to_plan(D2FT.name, problem, posed, solution)
+    return solution
 
 
-def with_gradients_aside(problem: Problem) -> Problem:
-    """Return the problem in which devices keep room for what a round that scores heads needs, at most."""
+def with_gradients_aside(problem: Problem, copies: int) -> Problem:
+    """Return the problem in which devices keep room for so many copies of their gradients more."""
     profile = problem.profile
-    more = profile.optimizer_bytes_per_param_byte + MOST_GRADIENTS_ASIDE
+    more = profile.optimizer_bytes_per_param_byte + copies
     return replace(problem, profile=replace(profile, optimizer_bytes_per_param_byte=more))
 
 

@@ -13,6 +13,7 @@ pipeline schedule.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
@@ -33,6 +34,7 @@ from fleetune.planning.layers import layer_edges
 from fleetune.planning.plan_result import plan_result, segment, single_lane_plan
 from fleetune.planning.strategy import Problem, devices_with_room, participants, unprofiled_reason
 from fleetune.solving.hpp.problem import warmups
+from fleetune.solving.limits import Deadline
 from fleetune.solving.opfence.problem import Device, Operator, Solution
 from fleetune.solving.opfence.problem import Problem as PlacementProblem
 from fleetune.solving.opfence.solve import solve
@@ -104,11 +106,14 @@ class FusionLLM:
             problem, names, edges, kept=min(problem.micro_batches, most), ratio=options.compression_ratio
         )
         found = []
+        deadline = Deadline(options.time_limit_s)
         for share in byte_shares(options):
-            method, plan = options.method, self._placed(problem, _with_bytes(placement, share), edges, options)
+            limited = replace(options, time_limit_s=deadline.rest_s)
+            method, plan = options.method, self._placed(problem, _with_bytes(placement, share), edges, limited)
             if plan is None:
                 plan, method = _balanced_chain(self.name, problem, placement, edges, options), "chains"
             found.append((compressed(plan, clock, options), method))
+        found += [(plan, "one device") for plan in _on_one_device(self.name, problem, placement, edges, options)]
         plan, method = min(found, key=lambda one: clock.round_s(one[0])) if len(found) > 1 else found[0]
         return replace(plan_result(plan, problem, clock, self.citation), method=method)
 
@@ -207,8 +212,8 @@ def _memory_scale(needed: Sequence[int], sent: Sequence[int], micro_batches: int
 def _balanced_chain(
     name: str, problem: Problem, placement: PlacementProblem, edges: list[int], options: Options
 ) -> Plan:
-    """The balanced chain of the fastest devices, as many as possible; where warm-ups are listed, as many as these, or
-    so many of the devices with most memory. Infeasible: no number of devices has a chain."""
+    """The balanced chain of the fastest devices, as many as possible, else of those with most memory, else one device;
+    where warm-ups are listed, as many as these. Infeasible: no number of devices has a chain."""
     fastest = sorted(placement.devices, key=lambda device: -device.flops_per_s)
     roomiest = sorted(placement.devices, key=lambda device: -device.memory_bytes)
     most = min(len(fastest), len(edges) - 1)
@@ -218,7 +223,9 @@ def _balanced_chain(
             raise Infeasible(f"warmup: {list(options.warmup)} is for more segments than devices fit; list fewer")
         chosen = [fastest[:listed], roomiest[:listed]]
     else:
-        chosen = [fastest[:count] for count in range(most, 0, -1)]
+        counts = range(most, 0, -1)
+        chosen = [*(fastest[:count] for count in counts), *(roomiest[:count] for count in counts)]
+        chosen += [[device] for device in fastest]
     shortage: Infeasible | None = None
     for devices in chosen:
         groups = tuple((device.name,) for device in devices)
@@ -228,6 +235,20 @@ def _balanced_chain(
             shortage = shortage or error
     assert shortage is not None, "there is a device"
     raise shortage
+
+
+def _on_one_device(
+    name: str, problem: Problem, placement: PlacementProblem, edges: list[int], options: Options
+) -> list[Plan]:
+    """The plan of the fastest device that has memory for the whole model, where segments that share trained weights
+    would have to sum their gradients: the placement knows nothing of these sums, and the clock, which does, chooses."""
+    searches = options.method == "search" and not isinstance(options.warmup, tuple)
+    for device in sorted(placement.devices, key=lambda device: -device.flops_per_s):
+        if not (searches and problem.profile.tied_bytes):
+            break
+        with suppress(Infeasible):
+            return [ChainPlanner(name, problem, ((device.name,),), options.warmup, edges).best(keep_order=False)]
+    return []
 
 
 def _device_runs(solution: Solution, placement: PlacementProblem) -> list[tuple[str, int]]:

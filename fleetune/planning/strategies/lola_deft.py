@@ -292,12 +292,19 @@ def _instance(problem: Problem, clock: Clock, roles: Roles, blocks: list[Block],
             tuple(problem.micro_batches * _lane_s(problem, clock, name, places) + latency_s for places in trained)
         )
     weights = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
+    handed = problem.profile.trainable_bytes(unit.name for unit in units)
     return DeftProblem(
         bandwidth="joint" if bandwidth == "joint" else "equal",
         compute_s=tuple(compute_s),
         memory_bytes=tuple(float(max(0, free_bytes(problem, name))) for name in roles.devices),
         block_memory_bytes=tuple(
-            float(weights + _bytes(problem, block) + samples * _activation_bytes(units[_first_trained(units, block) :]))
+            float(
+                weights
+                + max(
+                    handed,  # all that anybody trains, before a round's passes
+                    _bytes(problem, block) + samples * _activation_bytes(units[_first_trained(units, block) :]),
+                )
+            )
             for block in blocks
         ),
         block_bits=8.0 * max(_bytes(problem, block) for block in blocks),
@@ -315,8 +322,8 @@ def _solve(instance: DeftProblem, options: Options, seed: int, names: Sequence[s
         solution = solve(instance, method=method, seed=seed)
     except Infeasible as error:
         raise Infeasible(
-            f"{error}, or ask for fewer (strategy.options.blocks); budgets are memory less what an idle worker holds, "
-            f"devices are {listed}"
+            f"{error}; or name other devices or another server (strategy.options.devices, server), or lower "
+            f"training.micro_batch_samples; budgets are memory less what an idle worker holds, devices are {listed}"
         ) from None
     if not solution.feasible:
         raise Infeasible(

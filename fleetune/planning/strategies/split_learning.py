@@ -25,9 +25,11 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.layers import cut_places
+from fleetune.planning.named_cuts import cuts_at
 from fleetune.planning.plan_result import plan_result, segment
 from fleetune.planning.split_problem import Cuts, Roles, SplitProblemBuilder
-from fleetune.planning.strategy import Problem, participants, unprofiled_reason
+from fleetune.planning.strategy import Problem, free_bytes, participants, unprofiled_reason
+from fleetune.solving.limits import Deadline
 from fleetune.solving.split.bounds import quick_bound
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Problem as SplitProblem
@@ -107,7 +109,7 @@ class SplitLearning:
         clock = Clock(problem.fleet, problem.profile)
         roles = _roles(problem, options, clock)
         builder = SplitProblemBuilder(problem, clock, roles, options.least_micro_batches)
-        cuts = _cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, builder, options)
+        cuts = cuts_at(problem, options.cuts) if options.cuts else _best_cuts(problem, builder, options)
         plan = _resting(_within_memory(builder, cuts, options), options.local_rounds)
         bound_s = _bound_of_roles_s(builder, cuts, options) if options.helpers else None  # else others might do better
         result = plan_result(plan, problem, clock, self.citation, bound_s=bound_s)
@@ -115,7 +117,8 @@ class SplitLearning:
 
     def revise(self, problem: Problem, plan: Plan, lost: Collection[str]) -> PlanResult:
         """Without a lost client its lane ends; a lost helper's clients go to the other helpers, which are scheduled
-        anew. Cuts and micro-batches stay. Where no helper is left, every client runs the whole model.
+        anew. Cuts and micro-batches stay. Where no helper is left, or the others lack memory for all of them, every
+        client runs the whole model.
         """
         options = json_io.load(Options, problem.options, "strategy split-learning")
         clock = Clock(problem.fleet, problem.profile)
@@ -129,13 +132,24 @@ class SplitLearning:
             builder = SplitProblemBuilder(problem, clock, roles)
             builder.micro_batches = many
             first, second, _ = (len(segment.units) for segment in next(iter(lanes.values())).segments)
-            cuts = Cuts(first, first + second)
-            made = _within_memory(builder, cuts, options)
+            made = _helped_or_whole(builder, Cuts(first, first + second), options, [lanes[client] for client in many])
         else:
             made = _plan_of_lanes(problem, tuple(_whole(problem, lanes[client]) for client in many), ())
         rounds = _rounds_left([lanes[client] for client in many], plan.average_every_rounds)
         made = _resting(replace(made, average_every_rounds=plan.average_every_rounds), rounds)
         return plan_result(made, problem, clock, self.citation, bound_s=0.0)
+
+
+def _helped_or_whole(builder: SplitProblemBuilder, cuts: Cuts, options: Options, lanes: Sequence[Lane]) -> Plan:
+    """The plan of the helpers that are left; or of clients without help, where these have the memory and those not."""
+    try:
+        return _within_memory(builder, cuts, options)
+    except Infeasible:
+        whole = _plan_of_lanes(builder.problem, tuple(_whole(builder.problem, lane) for lane in lanes), ())
+        whole = replace(whole, average_every_rounds=options.average_every_rounds)
+        if any(_missing_bytes(builder, whole, name) > 0 for name in whole.devices):
+            raise
+        return whole
 
 
 def _resting(plan: Plan, rounds: Mapping[str, int]) -> Plan:
@@ -170,7 +184,9 @@ def _whole(problem: Problem, lane: Lane) -> Lane:
 def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
     wanted = options.clients or tuple(name for name in problem.owners if name not in options.helpers)
     named = (*options.helpers, *wanted)
-    names = participants(problem, options.devices or (named if options.helpers and wanted else ()))
+    asked = participants(problem, options.devices or (named if options.helpers and wanted else ()))
+    needed = {*named, *problem.owners, *options.devices}
+    names = tuple(name for name in asked if name in needed or free_bytes(problem, name) >= 0)
     for name in named:
         problem.fleet.device(name)
         if name not in names:
@@ -185,29 +201,6 @@ def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
     if not helpers or not clients:
         raise Refused("split-learning: no device is left to be helper or client; name fewer of the other")
     return Roles(clients, helpers)
-
-
-def _cuts_at(problem: Problem, named: tuple[str, str]) -> Cuts:
-    first, second = (_place_of(problem, name) + 1 for name in named)
-    places = cut_places(problem.profile.units)[1:-1]
-    for name, place in zip(named, (first, second), strict=True):
-        if place not in places:
-            raise Refused(f"split-learning: the model cannot be cut after unit {name}; choose another")
-    if first >= second:
-        raise Refused(f"split-learning: cuts {list(named)} leave nothing between them; name an earlier unit first")
-    return Cuts(first, second)
-
-
-def _place_of(problem: Problem, name: str) -> int:
-    """Return the place of a unit by its name or the end of it, such as `layer.1`: reports leave prefixes out."""
-    names = [unit.name for unit in problem.profile.units]
-    if name in names:
-        return names.index(name)
-    found = [place for place, each in enumerate(names) if each.endswith(f".{name}")]
-    if len(found) != 1:
-        said = "is the end of several units' names" if found else "is no unit of the model"
-        raise Refused(f"split-learning: cuts: {name} {said}; give two of {', '.join(names)}")
-    return found[0]
 
 
 def _best_cuts(problem: Problem, builder: SplitProblemBuilder, options: Options) -> Cuts:
@@ -241,9 +234,10 @@ def _within_memory(builder: SplitProblemBuilder, cuts: Cuts, options: Options) -
     _check_client_memory(builder, cuts)
     instance = builder.to_problem(cuts, builder.slot_s(cuts))
     short: Infeasible | None = None
+    deadline = Deadline(options.time_limit_s)
     for _ in range(MAX_PLANS):
         try:
-            limit_s = options.time_limit_s
+            limit_s = deadline.rest_s
             found = solve(instance, method=options.method, time_limit_s=limit_s, seed=builder.problem.seed)
         except Infeasible as error:
             raise short or Infeasible(f"{error} ({_roles_in_words(builder.roles)})") from None
@@ -252,9 +246,11 @@ def _within_memory(builder: SplitProblemBuilder, cuts: Cuts, options: Options) -
         if not lacks:
             return plan
         name = max(lacks, key=lacks.__getitem__)
+        helps = name in builder.roles.helpers
+        less = "name more helpers or cuts nearer to each other" if helps else "cuts farther from each other"
         short = short or Infeasible(
             f"{name} lacks {exact_size(lacks[name])} for its parts of the model and for averages of them; give it more "
-            "memory, name more helpers or cuts nearer to each other (strategy.options.helpers, cuts)"
+            f"memory, {less} (strategy.options.{'helpers, ' if helps else ''}cuts)"
         )
         if not lacks.keys() <= set(builder.roles.helpers):
             break
@@ -318,7 +314,10 @@ def _check_client_memory(builder: SplitProblemBuilder, cuts: Cuts) -> None:
     for client in builder.roles.clients:
         missing = _missing_bytes(builder, plan, client)
         if missing > 0:
-            raise Infeasible(f"client {client} lacks {exact_size(missing)} for its first and last part")
+            raise Infeasible(
+                f"client {client} lacks {exact_size(missing)} for its first and last part; give it more memory, or "
+                "cuts farther from each other (strategy.options.cuts), or name the clients without it"
+            )
 
 
 def _plan(builder: SplitProblemBuilder, cuts: Cuts, found: Solution) -> Plan:
