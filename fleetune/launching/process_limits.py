@@ -27,7 +27,11 @@ ALLOCATION_ERRORS = (
     "CUDA out of memory",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "unable to find an engine to execute this computation",
 )
+"""What errors say where memory is lacking; the last three of a GPU's libraries, which have no room for their own."""
 CGROUP_PREFIX = "fleetune-"
 
 

@@ -22,6 +22,7 @@ from fleetune.contracts.plan import Lane, Plan
 from fleetune.data.prepared_data import LABELS, PreparedData, batch_indices
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets
+from fleetune.training.device_copies import DeviceCopies
 
 SEED_STRIDE = 1_000_003
 """Distance of the seeds of two lanes, which draw batches and dropout masks of their own."""
@@ -150,7 +151,7 @@ class Batches:
         count = self._data.size("train")
         self._rows = np.arange(count) if local else lane_rows(plan, lane, count, seed)
         self._seed, self._local = seed, local
-        self._device = device
+        self._copies = DeviceCopies(device)
         self._indices = np.empty(0, dtype=np.int64)
         self._targets = 0
 
@@ -175,12 +176,12 @@ class Batches:
     ) -> dict[str, torch.Tensor]:
         """Return inputs by name, each of shape [samples of the span, ...]. names: those that are read; None: all."""
         rows = self._data.rows("train", self._span(micro_batch, span), names)
-        return {name: torch.from_numpy(a).to(self._device) for name, a in rows.items() if name != LABELS}
+        return {name: self._copies.to_device(torch.from_numpy(a)) for name, a in rows.items() if name != LABELS}
 
     def labels(self, micro_batch: int, span: tuple[int, int]) -> torch.Tensor:
         """Return the labels of the span."""
         rows = self._data.rows("train", self._span(micro_batch, span), (LABELS,))
-        return torch.from_numpy(rows[LABELS]).to(self._device)
+        return self._copies.to_device(torch.from_numpy(rows[LABELS]))
 
     def _span(self, micro_batch: int, span: tuple[int, int]) -> np.ndarray:
         start = micro_batch * self._plan.micro_batch_samples

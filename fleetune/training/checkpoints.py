@@ -26,6 +26,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.filesystem import file_digest, free_space, sync, write_durably
+from fleetune.training.device_copies import on_host
 from fleetune.training.optimizer import NamedOptimizer
 
 CHECKPOINTS = "checkpoints"
@@ -205,7 +206,7 @@ def _write_tensors(folder: Path, name: str, tensors: Mapping[str, torch.Tensor])
     part = folder / f"{file}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({n: t.cpu().contiguous() for n, t in tensors.items()}, part)
+        save_file(on_host(tensors), part)
         sync(part)
         digest = FileDigest.of(part)
         part.replace(folder / file)

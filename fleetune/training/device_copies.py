@@ -5,9 +5,12 @@ of the bus, and without this process: kernels that were launched before go on me
 copied at once and waited for once. See "CUDA semantics" in PyTorch's documentation, and `Tensor.record_stream`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
+
+DEVICE_ERRORS = (torch.AcceleratorError, torch.OutOfMemoryError)
+"""Errors of a device that computes, whatever the tensors were."""
 
 
 class DeviceCopies:
@@ -51,6 +54,25 @@ class DeviceCopies:
         if name not in self._streams:
             self._streams[name] = torch.cuda.Stream(self._device)
         return self._streams[name]
+
+
+def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return contiguous tensors in this process's memory, from another thread than the one that computes: what is
+    launched from now on waits for no copy, and no copy for it. Until then nothing may change them."""
+    devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
+    found = {name: tensor.contiguous() for name, tensor in tensors.items() if not tensor.is_cuda}
+    for device in devices:
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.default_stream(device))
+        with torch.cuda.stream(stream):
+            found |= {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor.device == device}
+    return {name: found[name] for name in tensors}
+
+
+def await_device(device: torch.device) -> None:
+    """Wait until a GPU has done what was launched, so that the time of what follows has nothing of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _page_locked(like: torch.Tensor) -> torch.Tensor:

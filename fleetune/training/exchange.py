@@ -17,7 +17,7 @@ from fleetune.links.message import Message, Received
 from fleetune.links.peer import PacedSender, chunk_bytes
 from fleetune.program import Step
 from fleetune.recovery.holdings import Attempt
-from fleetune.training.device_copies import DeviceCopies
+from fleetune.training.device_copies import DEVICE_ERRORS, DeviceCopies
 from fleetune.training.measurements import ClockOffset
 from fleetune.training.pieces import PartialMessages, join_pieces, split_into_pieces
 
@@ -305,6 +305,8 @@ class Exchange:
                 parts = join_pieces(parts, _sizes_bytes(first["tensors"]))
             tensors = _tensors(first["tensors"], parts, self._copies)
             sent_s = float(first["sent_s"])
+        except DEVICE_ERRORS:
+            raise
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise Refused(
                 f"{received.sender} sent a {message.kind!r} that does not describe its tensors ({error})"

@@ -28,9 +28,10 @@ recovery."""
 NEXT = "next"
 """The next point of any kind."""
 KILL, FREEZE, MEMORY, CUT, SEVER = "kill", "freeze", "out of memory", "cut", "sever"
-KINDS = (KILL, FREEZE, MEMORY, CUT, SEVER)
-"""Its process is killed, or stopped (SIGSTOP); it is refused memory; the connection of the next message breaks, which
-loses the message, or its first piece; the same, and the connection does not come back."""
+GPU_ERROR = "GPU error"
+KINDS = (KILL, FREEZE, MEMORY, GPU_ERROR, CUT, SEVER)
+"""Its process is killed, or stopped (SIGSTOP); it is refused memory; its GPU fails; the connection of the
+next message breaks, which loses the message, or its first piece; the same, and the connection does not come back."""
 OVERDUE_ROUNDS = 1
 """A device that does not come to the point within so many rounds meets its fault at the next one."""
 FAULTS = "faults.json"
@@ -60,7 +61,7 @@ class Fault:
     @property
     def takes_device(self) -> bool:
         """True if the device is lost by it."""
-        return self.kind in (KILL, MEMORY) or (self.kind == FREEZE and self.frozen_s is None)
+        return self.kind in (KILL, MEMORY, GPU_ERROR) or (self.kind == FREEZE and self.frozen_s is None)
 
     def is_due(self, point: str, round: int) -> bool:
         """Return whether it happens at this point, where `round` is the newest round that the device has begun."""

@@ -33,6 +33,7 @@ from fleetune.training.faults import (
     FAULTS,
     FORWARD,
     FREEZE,
+    GPU_ERROR,
     KILL,
     MEMORY,
     MOVE,
@@ -148,11 +149,13 @@ class FaultyExchange(Exchange):
 
     def _pass(self, point: str) -> None:
         """Pass a point, if the device gets past it."""
-        fault = self._faults.take((KILL, FREEZE, MEMORY), point, self._newest)
+        fault = self._faults.take((KILL, FREEZE, MEMORY, GPU_ERROR), point, self._newest)
         if fault is None:
             return
         if fault.kind == MEMORY:
             raise MemoryError(f"fault {fault.number}: no memory at {point}")
+        if fault.kind == GPU_ERROR:
+            raise torch.AcceleratorError(f"fault {fault.number}: the GPU failed at {point}")
         os.kill(os.getpid(), signal.SIGKILL if fault.kind == KILL else signal.SIGSTOP)
 
 

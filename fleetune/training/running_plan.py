@@ -19,6 +19,7 @@ from fleetune.recovery.holdings import SentBackup, Version, backups_of
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
 from fleetune.training.described_model import described
+from fleetune.training.device_copies import await_device
 from fleetune.training.exchange import Exchange, attempt_of
 from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
@@ -83,6 +84,7 @@ class RunningPlan:
             self.rounds.commit(round, {n: None if s is None else float(s) for n, s in commit["scales"].items()})
             self.is_averaged = self.averages_after(round)
             rows = self.rounds.average() if self.is_averaged else []
+            await_device(torch.device(self.task.accelerator))
             if moves := commit.get("moves"):
                 self._deal({lane: tuple(units) for lane, units in moves.items()})
             if gates := commit.get("gates"):

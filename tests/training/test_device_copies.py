@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fleetune.training import device_copies
-from fleetune.training.device_copies import DeviceCopies
+from fleetune.training.device_copies import DeviceCopies, on_host
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
@@ -21,6 +21,14 @@ def test_a_cpu_copies_nothing() -> None:
     (sent,) = copies.to_host([tensor])
     assert sent.data_ptr() == tensor.data_ptr() and not sent.requires_grad
     assert copies.to_device(tensor).data_ptr() == tensor.data_ptr()
+
+
+def test_what_a_cpu_writes_is_its_own_memory() -> None:
+    """In the order of before, contiguous, and copied only where it must be."""
+    tensors = {"b": torch.arange(6.0), "a": torch.arange(6.0).view(2, 3).t()}
+    found = on_host(tensors)
+    assert list(found) == ["b", "a"] and found["b"].data_ptr() == tensors["b"].data_ptr()
+    assert found["a"].is_contiguous() and torch.equal(found["a"], tensors["a"])
 
 
 def test_what_is_sent_is_contiguous() -> None:
