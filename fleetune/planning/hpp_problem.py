@@ -40,9 +40,11 @@ def to_hpp_problem(
 
     A device's budget is its memory less that of an idle worker; devices without room for one are left out. Layers are
     units, joined where no cut is allowed and as `layers` says. Times are given for every number of samples as the
-    clock has them, so that both agree to the nanosecond. Infeasible where no device has room for an idle worker.
+    clock has them, so that both agree to the nanosecond. snapshots: copies of what a device trains that it keeps, too.
+    Infeasible where no device has room for an idle worker.
     """
     clock, profile = Clock(problem.fleet, problem.profile), problem.profile
+    kept = min(1, snapshots)  # the kind of problem knows one copy; more count as optimizer state
     fleet = clock.busy_fleet
     room = devices_with_room(problem, names)
     edges = layer_edges(problem, layers, clock)
@@ -58,8 +60,8 @@ def to_hpp_problem(
         backward_s=backward_s,
         bandwidth_bytes_per_s=tuple(tuple(link.bytes_per_s if link else None for link in row) for row in links),
         latency_s=tuple(tuple(link.latency_s if link else None for link in row) for row in links),
-        optimizer_bytes_per_param_byte=profile.optimizer_bytes_per_param_byte,
-        snapshots=snapshots,
+        optimizer_bytes_per_param_byte=(1 + profile.optimizer_bytes_per_param_byte) * (1 + snapshots) / (1 + kept) - 1,
+        snapshots=kept,
         warmup=warmup,
     )
     lost_s = tuple(lost_s_per_byte(fleet.device(name)) for name in room)

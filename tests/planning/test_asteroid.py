@@ -128,13 +128,14 @@ def fleet_of(memory_bytes: int) -> fleets.Fleet:
 
 def test_backups_take_the_memory_they_need() -> None:
     """A unit has 1000 bytes of weights and 3000 of state and gradients. Two segments of two units fit 9250 bytes each,
-    but the snapshot of either needs 6000 more, and so does the backup of the other."""
+    but the snapshots of either need 12000 more, as the next one is made beside the last one, and so do the backups of
+    the other."""
     problem = replace(small(), fleet=fleet_of(9250), options={"devices": ["a", "b"], "warmup": [1, 1]})
     assert solve("asteroid", problem).plan.lanes[0].segments[0].devices == ("a",)
     backed_up = {**problem.options, "backups": 1}
-    with pytest.raises(Infeasible, match="memory reserved for backups: 6000 bytes on [ab]"):
-        solve("asteroid", replace(problem, fleet=fleet_of(9250 + 6000), options=backed_up))
-    enough = solve("asteroid", replace(problem, fleet=fleet_of(9250 + 12000), options=backed_up)).plan
+    with pytest.raises(Infeasible, match="memory reserved for backups: 12000 bytes on [ab]"):
+        solve("asteroid", replace(problem, fleet=fleet_of(9250 + 12000), options=backed_up))
+    enough = solve("asteroid", replace(problem, fleet=fleet_of(9250 + 24000), options=backed_up)).plan
     assert len(enough.lanes[0].segments) == 2 and [each.holder for each in enough.backups] == ["b", "a"]
     assert enough.backup_every_rounds >= 1
 

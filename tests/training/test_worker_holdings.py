@@ -125,7 +125,7 @@ def test_whether_lanes_are_alike_is_known_by_the_average_itself() -> None:
     averages every 2 took one client's state for another's."""
     plan = replace(fleets.PLAN, average_every_rounds=2)
     running = RunningPlan(
-        task=cast(Any, SimpleNamespace(training=SimpleNamespace(rounds=9))),
+        task=cast(Any, SimpleNamespace(training=SimpleNamespace(rounds=9), accelerator="cpu")),
         described=cast(Any, None),
         order=Migration(plan=plan, version=Version(4, FIRST), from_disk=True),
         held=cast(Any, None),

@@ -186,7 +186,8 @@ def _roles(problem: Problem, options: Options, clock: Clock) -> Roles:
     named = (*options.helpers, *wanted)
     asked = participants(problem, options.devices or (named if options.helpers and wanted else ()))
     needed = {*named, *problem.owners, *options.devices}
-    names = tuple(name for name in asked if name in needed or free_bytes(problem, name) >= 0)
+    roomy = tuple(name for name in asked if name in needed or free_bytes(problem, name) >= 0)
+    names = roomy if len(roomy) > 1 else asked  # which of them lacks memory is told later
     for name in named:
         problem.fleet.device(name)
         if name not in names:

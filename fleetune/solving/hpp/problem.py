@@ -146,7 +146,7 @@ class Problem:
     """[from][to]; the diagonal is not read."""
     optimizer_bytes_per_param_byte: Real = 2.0
     snapshots: Whole = 0
-    """Rollback copies of its trainable state that every device keeps. 2: the next one is made beside the last one."""
+    """1: every device keeps a rollback copy of its trainable state."""
     warmup: Annotated[str | tuple[int, ...], BeforeValidator(_warmup)] = "2(P-p)-1"
     """A policy's name, `free`, or K of every stage, which fixes the number of stages."""
 
@@ -158,7 +158,7 @@ class Problem:
         validate_names("device", devices)
         validate_ascending("batch_sizes", self.batch_sizes, least=1)
         validate_range("optimizer_bytes_per_param_byte", self.optimizer_bytes_per_param_byte, 0)
-        one_of("problem", "snapshots", self.snapshots, (0, 1, 2))
+        one_of("problem", "snapshots", self.snapshots, (0, 1))
         self._check_warmup()
         axes: list[Axis] = [("device", devices), ("layer", layers), ("batch size", self.batch_sizes)]
         forward = validate_table("forward_s", self.forward_s, *axes)
