@@ -13,9 +13,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.forecast_error import dry
-from benchmarks.forecast_error.runs import ALL, QUICK, Seen, run_all
+from benchmarks.forecast_error.runs import ALL, QUICK, run_all
 from benchmarks.forecast_error.table import table
-from benchmarks.machine_pace import MachinePace
 from benchmarks.report import Report, progress_printer, wide_console
 
 
@@ -34,7 +33,7 @@ def main() -> int:
     cases = (QUICK,) if arguments.quick else ALL
     listed = [f"{case.name}/{strategy}" for case in cases for strategy in case.strategies]
     report_progress(f"list of {len(listed)} runs, each {1 if arguments.dry else repeats} x: {', '.join(listed)}")
-    with tempfile.TemporaryDirectory(prefix="fleetune-fleet-") as folder, MachinePace() as pace:
+    with tempfile.TemporaryDirectory(prefix="fleetune-fleet-") as folder:
         if arguments.dry:
             sheet = dry.sheet(cases, arguments.image, Path(folder), report_progress)
         else:
@@ -45,7 +44,7 @@ def main() -> int:
                     case,
                     arguments.image,
                     Path(folder) / case.name,
-                    Seen(report_progress, pace),
+                    report_progress,
                     repeats=repeats,
                     profiles_each=not arguments.quick,
                 )

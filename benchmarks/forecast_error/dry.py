@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.forecast_error.completed import FailedRun
-from benchmarks.forecast_error.runs import CaseRunner, FleetCase
+from benchmarks.forecast_error.runs import CaseRunner, FailedRun, FleetCase
 from benchmarks.forecast_error.table import failed_row, why_no_figure
 from benchmarks.report import Figure, Sheet
 from fleetune.clock import Clock

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.forecast_error.completed import CompletedRun
+from benchmarks.forecast_error.runs import CompletedRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,24 +7,20 @@ import json
 import math
 import os
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from benchmarks import CONFIGS
-from benchmarks.forecast_error.completed import CompletedRun, FailedRun
-from benchmarks.machine_pace import MachinePace
 from fleetune.clock import forecast
-from fleetune.clock.spread import scaled_profile
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import Forecast, TrainingMetrics
+from fleetune.contracts.metrics import Forecast, Interval, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import RunConfig
@@ -196,18 +192,71 @@ ALL = (EDGE, TOWNS, HOME, *FURTHER)
 EVENTS = "events.jsonl"
 
 
-class Seen(NamedTuple):
-    """What sees the runs: a listener, and the machine's pace."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedRun:
+    """One profile, plan and training, of which each belongs to this run alone."""
 
-    report_progress: Callable[[str], None]
-    pace: MachinePace
+    fleet: str
+    strategy: str
+    forecast_s: float
+    interval: Interval | None
+    """The forecast's."""
+    rounds_s: tuple[float, ...]
+    """Duration of every round."""
+    load: float
+    """Load average of the machine over the minute before the training started."""
+    ready_s: float
+    """Seconds from the start of the training to the first message of its last worker; workers start concurrently."""
+    workers: int
+    forecast_period_s: float
+    """From one commit to the next; 0 if unknown."""
+    period_s: float
+    """Median from one commit to the next."""
+    later_forecast_s: float | None = None
+    """Forecast of the same plan by a profile that was measured after its training; None: there was none."""
+
+    @property
+    def median_s(self) -> float:
+        """The measured median round."""
+        return statistics.median(self.rounds_s)
+
+    @property
+    def error(self) -> float:
+        """Forecast error relative to the measured median round."""
+        return self.forecast_s / self.median_s - 1
+
+    @property
+    def drift(self) -> float | None:
+        """How much slower the devices are in the later profile than in the first one, by the forecasts of the plan."""
+        return None if self.later_forecast_s is None else self.later_forecast_s / self.forecast_s - 1
+
+    @property
+    def error_without_drift(self) -> float | None:
+        """Error of the mean of both forecasts: what a steady change of the machine's speed does not explain."""
+        if self.later_forecast_s is None:
+            return None
+        return (self.forecast_s + self.later_forecast_s) / 2 / self.median_s - 1
+
+    @property
+    def period_error(self) -> float | None:
+        """The same from commit to commit; None where that is not forecast."""
+        return self.forecast_period_s / self.period_s - 1 if self.forecast_period_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRun:
+    """A run that ended with an error."""
+
+    fleet: str
+    strategy: str
+    why: str
 
 
 def run_all(
     case: FleetCase,
     image: str,
     folder: Path,
-    seen: Seen,
+    report_progress: Callable[[str], None],
     *,
     repeats: int = 1,
     profiles_each: bool = True,
@@ -217,7 +266,7 @@ def run_all(
     The fleet is profiled before each training, as a user's first run does it, and once after the last; without
     `profiles_each` one profile serves all, and nobody knows how far the machine has drifted.
     """
-    runner, report_progress = CaseRunner(case, image, folder, seen.pace), seen.report_progress
+    runner = CaseRunner(case, image, folder)
     results: list[CompletedRun | FailedRun] = []
     listed = [strategy for _ in range(repeats) for strategy in case.strategies]
     for place, strategy in enumerate(listed):
@@ -233,17 +282,15 @@ def run_all(
             runner.profile(following)
             if isinstance(latest := results[-1], CompletedRun):
                 results[-1] = replace(latest, later_forecast_s=runner.forecast_again_s())
-                pace_text = f", machine {latest.pace - 1:+.1%}" if latest.pace else ""
-                report_progress(f"  forecast {latest.forecast_s:.3f} s, measured {latest.median_s:.3f}{pace_text}")
+                report_progress(f"  forecast {latest.forecast_s:.3f} s, measured {latest.median_s:.3f}")
     return results
 
 
 class CaseRunner:
     """Runs the plans of one case in a store of its own."""
 
-    def __init__(self, case: FleetCase, image: str, folder: Path, pace: MachinePace | None = None) -> None:
-        self._case, self._image, self._folder, self._pace = case, image, folder, pace
-        self._profiled_in = (0.0, 0.0)
+    def __init__(self, case: FleetCase, image: str, folder: Path) -> None:
+        self._case, self._image, self._folder = case, image, folder
         self.store = Store(folder / "store")
         self._profiled: RunRecord | None = None
         self._trained: RunRecord | None = None
@@ -254,9 +301,7 @@ class CaseRunner:
     def profile(self, strategy: str) -> None:
         """Measure fleet and model, anew if they were."""
         again = "profile" if self._profiled is not None else None
-        start_s = time.monotonic()
         self._profiled = self._run(strategy, StageSelection(from_stage=again, until="profile"))
-        self._profiled_in = (start_s, time.monotonic())
 
     def planned(self, strategy: str) -> RunRecord:
         """Plan by the newest profile."""
@@ -270,20 +315,7 @@ class CaseRunner:
         foreseen = self._forecast(self.planned(strategy))
         case = self._case.lasting(foreseen.round_s)
         self._trained = self._run(strategy, StageSelection(from_stage="train", until="train"), loads, case)
-        end_s = time.monotonic()
-        found = _read(self.store, self._trained, (self._case.name, strategy), foreseen, loads[0])
-        return self._at_pace(found, end_s)
-
-    def _at_pace(self, ran: CompletedRun, end_s: float) -> CompletedRun:
-        """Return the run with the machine's pace in its rounds, which have just ended, beside that in its profile."""
-        pace = self._pace and self._pace.ratio(self._profiled_in, (end_s - sum(ran.rounds_s), end_s))
-        if not pace:
-            return ran
-        assert self._trained is not None, "a plan has just been trained"
-        fleet, profile, result = self.artifacts(self._trained)
-        factors = dict.fromkeys(result.plan.devices, pace)
-        slower = forecast(result.plan, fleet, scaled_profile(profile, factors))
-        return replace(ran, pace=pace, forecast_at_pace_s=slower.round_s)
+        return _read(self.store, self._trained, (self._case.name, strategy), foreseen, loads[0])
 
     def forecast_again_s(self) -> float:
         """Return the round of the plan that was trained last, by the newest profile."""

@@ -3,9 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.forecast_error.completed import CompletedRun, FailedRun
 from benchmarks.forecast_error.repeats import Repeats, grouped
-from benchmarks.forecast_error.runs import FleetCase
+from benchmarks.forecast_error.runs import CompletedRun, FailedRun, FleetCase
 from benchmarks.report import Figure, Sheet
 
 MEDIAN_ERROR, WORST_ERROR, BIAS, READY_S = 0.033, 0.10, 0.01, 5.0
@@ -23,8 +22,6 @@ COLUMNS = (
     "noise",
     "drift",
     "without it",
-    "machine",
-    "error at its pace",
     "commit to commit s",
     "error",
     "load before",
@@ -45,8 +42,6 @@ def table(cases: Sequence[FleetCase], listed: Sequence[CompletedRun | FailedRun]
         "a run is a profile, a plan and a training; of several, values are medians and the interval is the first one",
         "noise: how far the errors of the runs of one row differ, which no forecast explains",
         "drift: of the forecast of the same plan, from the profile before its training to the one after it",
-        "machine: time of the same matrix product on this machine during the training, beside its profile; with "
-        "devices that are so much slower or faster the forecast has the error at its pace",
         "ready: seconds from start to the last worker's first message (workers that start at once)",
     ]
     sheet.figures = [*_errors(plans, failed), *_speedups(plans), _ready(runs)]
@@ -81,8 +76,6 @@ def _row(plan: Repeats) -> tuple[str, ...]:
         _percent(plan.noise),
         _percent(plan.known_median(lambda run: run.drift), "+"),
         _percent(plan.known_median(lambda run: run.error_without_drift), "+"),
-        _percent(plan.known_median(lambda run: run.pace and run.pace - 1), "+"),
-        _percent(plan.known_median(lambda run: run.error_at_pace), "+"),
         f"{forecast_period_s:.3f} / {period_s:.3f}" if period_error is not None else f"{period_s:.3f}",
         _percent(period_error, "+"),
         f"{plan.runs[0].load:.2f}",
@@ -134,7 +127,6 @@ def _errors(plans: Sequence[Repeats], failed: Sequence[FailedRun]) -> list[Figur
         *_single(runs, plans),
         _coverage(runs),
         *_without_drift(runs),
-        *_at_pace(plans),
         *_noise(plans),
         *_periods(plans),
     ]
@@ -173,29 +165,6 @@ def _without_drift(runs: Sequence[CompletedRun]) -> list[Figure]:
             drifts,
             "between the profiles before and after the trainings of a plan, minutes apart",
             unit="of forecast",
-        ),
-    ]
-
-
-def _at_pace(plans: Sequence[Repeats]) -> list[Figure]:
-    """Errors of forecasts with the machine as fast as it was while the plans were trained, which no forecast knows."""
-    found = [plan.known_median(lambda run: run.error_at_pace) for plan in plans]
-    errors = [error for error in found if error is not None]
-    paces = [run.pace for plan in plans for run in plan.runs if run.pace is not None]
-    if len(errors) < len(plans) or not errors:
-        return []
-    worst = max(errors, key=abs)
-    return [
-        _median(
-            "error_at_the_machines_pace_median",
-            [abs(error) for error in errors],
-            f"the largest {worst:+.1%}, mean {statistics.mean(errors):+.1%}",
-        ),
-        _median(
-            "machines_pace_median",
-            [abs(pace - 1) for pace in paces],
-            f"of the same matrix product, in a training and in its profile; mean {statistics.mean(paces) - 1:+.1%}",
-            unit="of the profile's",
         ),
     ]
 

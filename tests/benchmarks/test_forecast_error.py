@@ -1,7 +1,5 @@
 """The list of runs of `benchmarks.forecast_error`, and its figures."""
 
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +7,8 @@ import pytest
 import yaml
 
 from benchmarks import CONFIGS
-from benchmarks.forecast_error.completed import CompletedRun, FailedRun
-from benchmarks.forecast_error.runs import ALL, STRATEGIES, FleetCase
+from benchmarks.forecast_error.runs import ALL, STRATEGIES, CompletedRun, FailedRun, FleetCase
 from benchmarks.forecast_error.table import table
-from benchmarks.machine_pace import MachinePace, Sample
 from fleetune import planning
 from fleetune.contracts.metrics import Interval
 from flows import configs
@@ -112,7 +108,7 @@ def test_what_lies_between_rounds_has_an_error_of_its_own() -> None:
     sheet = table(ALL, runs)
     found = {figure.name: figure for figure in sheet.figures}["commit_to_commit_error_median"]
     assert found.value == pytest.approx((0.04 + 0.2) / 2) and "mean +8.0%" in found.about
-    assert [row[13:15] for row in sheet.rows] == [
+    assert [row[11:13] for row in sheet.rows] == [
         ("1.200 / 1.250", "-4.0%"),
         ("1.200 / 1.000", "+20.0%"),
         ("1.250", ""),
@@ -129,33 +125,3 @@ def test_runs_without_intervals_and_failed_runs_leave_figures_without_a_value() 
     for name in ("forecast_error_median", "forecast_error_worst", "forecast_bias", "interval_coverage"):
         assert failed[name].value is None and "home/dp" in failed[name].why
     assert sheet.rows[0][-1] == "failed: no engine" and len(sheet.rows[0]) == len(sheet.columns)
-
-
-def test_a_machine_that_becomes_slower_is_told_from_an_error_of_the_forecast() -> None:
-    """A round of 1.1 s was forecast as 1.0; with the machine as slow as it was then, 10 %, the forecast is exact."""
-    ran = replace(RUN, forecast_s=1.0, rounds_s=(1.1,), pace=1.1, forecast_at_pace_s=1.1)
-    sheet = table(ALL, [ran])
-    assert sheet.rows[0][11:13] == ("+10.0%", "+0.0%")
-    found = {figure.name: figure for figure in sheet.figures}
-    assert found["error_at_the_machines_pace_median"].value == pytest.approx(0.0)
-    assert found["forecast_error_median"].value == pytest.approx(0.1 / 1.1)
-    assert "error_at_the_machines_pace_median" not in {figure.name for figure in table(ALL, [ran, RUN]).figures}
-
-
-def test_the_pace_of_a_machine_is_that_of_the_same_work() -> None:
-    """By medians of two spans; a span without a sample tells nothing."""
-    pace = MachinePace()
-    for at_s, taken_s in ((0.0, 9.0), (1.0, 2.0), (2.0, 2.0), (3.0, 7.0), (11.0, 3.0), (12.0, 3.0)):
-        pace.add(Sample(at_s, taken_s))
-    assert pace.ratio((1.0, 3.0), (10.0, 20.0)) == 1.5
-    assert pace.ratio((1.0, 3.0), (20.0, 30.0)) is None
-
-
-def test_samples_are_taken_until_the_end() -> None:
-    """A thread takes the processor time of each piece of work while its block runs, and ends with it."""
-    worked = threading.Event()
-    with MachinePace(worked.set) as pace:
-        start_s = time.monotonic()
-        assert worked.wait(60)
-    assert pace.ratio((start_s - 60, time.monotonic()), (start_s - 60, time.monotonic())) == 1.0
-    assert all(each.name != "pace" for each in threading.enumerate())
