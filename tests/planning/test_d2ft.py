@@ -11,6 +11,7 @@ from fleetune.contracts.profile import Subnet
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.strategies.d2ft import choose_gates
+from tests.clock import fleets
 from tests.planning.instances import scored, small
 
 
@@ -165,6 +166,16 @@ def test_segments_are_placed_with_room_for_it() -> None:
     else:
         assert found.lanes != usual.lanes
         assert all(clock.memory_bytes(found, name) <= tight.get(name, 1 << 62) for name in found.devices)
+
+
+def test_segments_that_would_sum_the_gradients_of_shared_weights_are_joined() -> None:
+    """As strategy asteroid does, which it is placed as."""
+    problem = small(micro_batch_samples=8, micro_batches=6)
+    big = replace(fleets.UNITS[0], param_bytes=2_000_000, trainable_bytes=2_000_000, tied=("w",))
+    units = (big, *fleets.UNITS[1:3], replace(big, name="u3"))
+    untied = scored(replace(problem, profile=replace(fleets.PROFILE, units=units)))
+    tied = replace(untied, profile=replace(untied.profile, tied_bytes={"w": 2_000_000}))
+    assert len(solved(untied).plan.lanes[0].segments) > 1 and len(solved(tied).plan.lanes[0].segments) == 1
 
 
 def scores_of(subnet: Subnet) -> HeadScores:

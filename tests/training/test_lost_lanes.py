@@ -17,6 +17,7 @@ from fleetune.monitoring.stragglers import ROUNDS as OBSERVED
 from fleetune.planning.revision import Reviser, around
 from fleetune.planning.strategy import Problem
 from fleetune.training.measurements import busy_s
+from fleetune.training.revisions import Revisions
 from tests.training.control_comparison import FP64, difference, whole_model
 from tests.training.dying_worker import DyingLauncher
 from tests.training.lane_training import LaneModel, lane_models, optimizer_of, train_federated
@@ -209,6 +210,29 @@ def test_lanes_are_planned_anew_around_a_straggler(kind: str, slow: str, ready: 
         control = blocks_of(lanes, whole, [made.lanes] * OBSERVED + [after.lanes] * (ROUNDS - OBSERVED))
     found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
     assert max(found.loss, found.tensor, found.logits) < FP64, found
+
+
+@pytest.mark.parametrize("slow", ["x", "y"])
+def test_a_client_that_returns_beside_a_straggler_has_its_lane_again(
+    slow: str, ready: Prepared, tmp_path: Path
+) -> None:
+    """Bug: for a straggler nothing could be gained in the first plan, so that no plan took y back: its samples were not
+    trained on any more, without a word. The straggler is another client, or y itself."""
+    made = learning(ready, "xyz", {})
+    reviser = reviser_of(ready, made, tmp_path)
+
+    def around_stragglers(plan: Plan, lost: Collection[str], paces: Mapping[str, float], must: bool) -> PlanResult:
+        return around(reviser.problem, plan, lost, paces, must=must)
+
+    task = training_task(ready, made, TRAINING, tmp_path, revise=reviser, around_stragglers=around_stragglers)
+    revisions, others = Revisions(task), [name for name in made.devices if name != "y"]
+
+    def lanes(living: Sequence[str]) -> list[str]:
+        layout = revisions.revise(living, {slow: 2.0} if slow in living else {})
+        return [lane.name for lane in revisions.result(layout.revision).plan.lanes]
+
+    assert lanes(others) == ["x", "z"]
+    assert lanes(made.devices) == ["x", "y", "z"]
 
 
 def blocks_of(lanes: Sequence[LaneModel], whole: nn.Module, dealt: Sequence[Sequence[Lane]]) -> Control:
