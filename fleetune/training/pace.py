@@ -23,6 +23,10 @@ class PaceWatch:
         self.slow: dict[str, float] = {}
         """Stragglers -> compute seconds over those of their profiles, beside the others'."""
 
+    def forget(self, device: str) -> None:
+        """Forget the pace of a device that is lost: its next worker may be as fast as its profile."""
+        self.slow.pop(device, None)
+
     def observe(self, plan: Plan, round: int, rows: Sequence[TimelineRow]) -> Iterator[p.Slow]:
         """Add the measured rows of a round; yield the devices that became slow, or are as fast as before again.
 
@@ -36,7 +40,6 @@ class PaceWatch:
             return
         if plan != self._followed:
             self._followed = plan
-            self.slow = {device: pace for device, pace in self.slow.items() if device in plan.devices}
             uncoded = replace(plan, links=tuple(map(dense, plan.links)))  # what devices report has no coding in it
             self._stragglers.follow(busy_s(self._clock.forecast(uncoded).rows))
         for change in self._stragglers.observe(self._task.measured_busy(round, busy_s(rows))):

@@ -129,10 +129,13 @@ class Revisions:
         back = set(self._devices) - set(newest.devices) - set(lost)
         slow = {device: pace for device, pace in paces.items() if device in living}
         if set(newest.devices) <= set(living):
-            changed = slow != self._paces
-            grown = self._grown(lost, slow) if back else None
-            if grown or not changed:
-                return grown or self.layout(self.newest)
+            before = self._paces
+            if back and (grown := self._grown(lost, slow)):
+                self._paces = slow
+                return grown
+            self._paces = before  # of the plan that stays
+            if slow == before:
+                return self.layout(self.newest)
             return self._adopt(self._solve(first if self._has_lanes else newest, lost, slow))
         plan = first if self._has_lanes or back else newest
         return self._adopt(self._solve(plan, lost, slow, must=True))

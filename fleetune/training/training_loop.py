@@ -223,6 +223,7 @@ class TrainingLoop:
 
     def _lost(self, lost: Lost) -> p.Ended:
         self._newest_loss = lost.error
+        self._pace.forget(lost.device)
         if len(self._workers.living) > 1:
             self._task.note(f"device {lost.device} {lost.why}")
         will = self._task.returns and not isinstance(lost.error, Infeasible)
@@ -343,11 +344,9 @@ class TrainingLoop:
         self._log.commit(metrics)
         task.logged(round)
         self._metrics = metrics
-        scale = next_scale(task.model, self._log.rounds)
-        decided = {"moves": metrics.moves, "gates": metrics.gates}
-        following = {**decided, "loss_scale": scale, "rested": dict(self._log.rested)}
-        scales = step_scales(task.training, metrics, norms)
-        self._commit = {"round": round, "attempt": command.attempt, "scales": scales, **following}
+        decided = {"scales": step_scales(task.training, metrics, norms), "moves": metrics.moves, "gates": metrics.gates}
+        following = {"loss_scale": next_scale(task.model, self._log.rounds), "rested": dict(self._log.rested)}
+        self._commit = {"round": round, "attempt": command.attempt, **decided, **following}
         self._ready = {}
         due = self._saver.due(round + 1)
         slow = self._pace.observe(ran, round, self._measured.newest)

@@ -25,8 +25,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ class _Worker:
                         self._obeys[message.kind](message.header)
                 except Aborted as aborted:
                     self._await_writer()  # what follows may ask for the same files, or free what is written
-                    with self._writing:
+                    with self._no_checkpoint_being_written():
                         self._held.enter(aborted.attempt)
         finally:
             self._await_writer()
@@ -237,6 +237,14 @@ class _Worker:
             self._writer.join()
             self._beat.doing, self._writer = COMPUTING, None
 
+    @contextmanager
+    def _no_checkpoint_being_written(self) -> Iterator[None]:
+        """Wait for the end of one that was asked for, and hold the next one up."""
+        self._beat.doing = SAVING
+        with self._writing:
+            self._beat.doing = COMPUTING
+            yield
+
     def _write_or_fail(self, state: CommittedState, done: int, attempt: Attempt) -> None:
         """Write in a thread; an error is reported, and ends the training."""
         try:
@@ -250,6 +258,8 @@ class _Worker:
             print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
         if is_out_of_memory(error):
             os._exit(OUT_OF_MEMORY_EXIT_CODE)  # the coordinator reports the device's memory
+        if isinstance(error, torch.AcceleratorError):
+            os._exit(DEVICE_FAULT_EXIT_CODE)
         why = str(error) if isinstance(error, FleetuneError) else f"{type(error).__name__}: {error}"
         self._exchange.send_control("failed", {"why": why[:2000], "exit_code": TryAgain.exit_code})
 
@@ -268,11 +278,13 @@ class _Worker:
                 continue
             try:
                 running, attempt = self._held.await_settled(), attempt_of(received.message.header)
+                done = int(received.message.header["round"])
+                assert running is not None, "a device that saves is in the plan"
+                running.state.await_rounds(done)  # without the lock: an abort may lead to the commit
                 with self._writing:
                     if attempt != self._exchange.attempt:
                         continue  # a loss came between
-                    assert running is not None, "a device that saves is in the plan"
-                    self._write(running.state, int(received.message.header["round"]), attempt)
+                    self._write(running.state, done, attempt)
             except BrokenOff:
                 continue
             except Exception as error:

@@ -296,7 +296,7 @@ class WorkerGroup:
                 header = {**header, "rows": decode_rows(device, rows), "scores": scores}
             if kind == "aborted":
                 self._liveness.forgive(device, header.get("lost", {}))
-            if kind == "moved":
+            if kind == "moved" and device in self.plan_in_force().devices:
                 self._unused.discard(device)
             if not self._is_old(header):
                 self._received.append(Said(device, kind, header))

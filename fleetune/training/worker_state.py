@@ -117,20 +117,24 @@ class CommittedState:
             finally:
                 self._moved.notify_all()
 
+    def await_rounds(self, done: int) -> None:
+        """Wait for a commit that has not arrived yet."""
+        with self._moved:
+            self._moved.wait_for(lambda: self.done >= done or self._broken, COMMIT_S)
+
     def write(self, folder: Path, done: int) -> list[Shard]:
         """Write the state after `done` rounds; waits for a commit that has not arrived yet.
 
         BrokenOff if a loss broke off the move to it; TryAgain if it is another one or the disk does not take it.
         """
         with self._moved:
-            self._moved.wait_for(lambda: self.done >= done or self._broken, COMMIT_S)
+            self.await_rounds(done)
             if self._broken:
                 raise BrokenOff
             if self.done != done:
                 raise TryAgain(f"{folder}: asked for the state after {done} rounds, this device has {self.done}")
             found = [Shard(*write_shard(folder, name, *held)) for name, held in self._shards.items()]
-            kept = {device: feedback.state() for device, feedback in self._residuals.items()}
-            return [*found, *(Shard(*write_residuals(folder, device, state)) for device, state in kept.items())]
+            return found + [Shard(*write_residuals(folder, n, each.state())) for n, each in self._residuals.items()]
 
 
 @dataclass(frozen=True)
@@ -361,10 +365,7 @@ def _collector(task: WorkerTask, described: ModelDescription, weights: WeightRea
     plan = task.plan
     if task.device != plan.collector:
         return None
-    trained = set[str]()
-    for seat in seats_of(plan):
-        trained |= described.trainable_of(seat.segment.trained)
-    found = weights.read(trained)
+    found = weights.read({n for seat in seats_of(plan) for n in described.trainable_of(seat.segment.trained)})
     parameters = {
         name: nn.Parameter(found[name].to(torch.device(task.accelerator)))
         for name in described.trainable

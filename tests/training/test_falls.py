@@ -188,6 +188,7 @@ LOSSES: dict[str, tuple[bool, tuple[Fault, ...], str]] = {
     "killed in a checkpoint": (True, (fault("d2", KILL, CHECKPOINT, round=3),), " on d0, d1: "),
     "out of memory in a backward": (False, (fault("d1", MEMORY, BACKWARD),), "from round 2 on d0, d2: "),
     "its GPU fails in a forward": (False, (fault("d1", GPU_ERROR, FORWARD),), "from round 2 on d0, d2: "),
+    "its GPU fails in a checkpoint": (True, (fault("d2", GPU_ERROR, CHECKPOINT, round=3),), " on d0, d1: "),
     "out of memory in the last checkpoint": (True, (fault("d2", MEMORY, CHECKPOINT, ROUNDS - 1),), " on d0, d1: "),
     "two at once": (
         True,

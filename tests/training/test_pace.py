@@ -38,3 +38,15 @@ def test_coding_hides_no_straggler() -> None:
     watch = PaceWatch(cast(TrainingTask, task))
     found = [change for round in range(ROUNDS) for change in watch.observe(made, round, rows(a=75, b=30))]
     assert [change.device for change in found] == ["a"] and watch.slow == {"a": pytest.approx(2.5)}
+
+
+def test_a_lost_straggler_comes_back_as_its_profile_says() -> None:
+    """Bug: its next worker was planned for at the pace of the one that was lost, for ever."""
+    task: Any = SimpleNamespace(fleet=ticks.fleet("a b"), profile=PROFILE, measured_busy=lambda round, busy: busy)
+    watch = PaceWatch(cast(TrainingTask, task))
+    for round in range(ROUNDS):
+        list(watch.observe(PLAN, round, rows(a=90, b=30)))
+    assert watch.slow == {"a": pytest.approx(3.0)}
+    watch.forget("a")
+    watch.forget("b")
+    assert watch.slow == {}

@@ -107,8 +107,9 @@ class FusionLLM:
         )
         found = []
         deadline = Deadline(options.time_limit_s)
-        for share in byte_shares(options):
-            limited = replace(options, time_limit_s=deadline.rest_s)
+        shares = byte_shares(options)
+        for place, share in enumerate(shares):
+            limited = replace(options, time_limit_s=deadline.part(1 / (len(shares) - place)).rest_s)
             method, plan = options.method, self._placed(problem, _with_bytes(placement, share), edges, limited)
             if plan is None:
                 plan, method = _balanced_chain(self.name, problem, placement, edges, options), "chains"

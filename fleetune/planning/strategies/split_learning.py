@@ -21,7 +21,7 @@ from fleetune.clock import Clock
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, DeviceOrder, Lane, Plan, PlanResult
 from fleetune.contracts.record import distinct, positive, record
-from fleetune.errors import Infeasible, Refused
+from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.formatting import exact_size
 from fleetune.planning import papers
 from fleetune.planning.layers import cut_places
@@ -240,6 +240,10 @@ def _within_memory(builder: SplitProblemBuilder, cuts: Cuts, options: Options) -
         try:
             limit_s = deadline.rest_s
             found = solve(instance, method=options.method, time_limit_s=limit_s, seed=builder.problem.seed)
+        except TryAgain:
+            if short is None:
+                raise
+            raise short from None
         except Infeasible as error:
             raise short or Infeasible(f"{error} ({_roles_in_words(builder.roles)})") from None
         plan = replace(_plan(builder, cuts, found), average_every_rounds=options.average_every_rounds)
