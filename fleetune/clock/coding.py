@@ -7,7 +7,6 @@ them makes codecs free.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from fleetune.contracts.link_codecs import (
@@ -18,7 +17,7 @@ from fleetune.contracts.link_codecs import (
     kept_elements,
     wire_bytes,
 )
-from fleetune.contracts.plan import BACKWARD, FORWARD, Lane, LinkUse, Plan, Segment
+from fleetune.contracts.plan import BACKWARD, FORWARD, Lane, LinkUse, Plan
 from fleetune.contracts.profile import Profile, Unit
 
 INDEX_BYTES = 8
@@ -100,15 +99,11 @@ def feedback_bytes(plan: Plan, device: str, profile: Profile) -> int:
     fed = {use.target for use in plan.links if use.source == device and use.feedback}
     coding, found = Coding(profile), 0
     for lane in plan.lanes if fed else ():
-        for before, after in pairwise(lane.segments):
-            unit = profile.unit(before.units[-1])
-            for own, other, letter in ((before, after, FORWARD), (after, before, BACKWARD)):
-                if device not in own.devices:
-                    continue
-                for peer in fed.intersection(other.devices):
-                    whole = coding.coded_bytes(unit, letter) * (lane.micro_batches or plan.micro_batches)
-                    size = max(whole, whole * ELEMENT_BYTES // profile.element_bytes)
-                    found += _common_samples(own, device, other, peer) * size
+        many = lane.micro_batches or plan.micro_batches
+        for each in (each for index in range(len(lane.segments)) for each in _crossings(lane, index, device)):
+            if each.peer in fed:
+                whole = many * coding.coded_bytes(profile.unit(each.unit), FORWARD if each.is_below else BACKWARD)
+                found += each.samples * max(whole, whole * ELEMENT_BYTES // profile.element_bytes)
     return found
 
 
@@ -116,20 +111,35 @@ def mask_bytes(plan: Plan, device: str, lane: Lane, index: int, profile: Profile
     """Return the bytes of indices that a device keeps of a micro-batch, from the forwards across both cuts of its
     segment to their gradients, which come back at these elements; 0 but for links with forward-mask."""
     ratios = {(use.target, use.source): use.ratio for use in plan.links if use.codec == FORWARD_MASK}
-    coding, own, found = Coding(profile), lane.segments[index], 0
-    for low, high in ((index - 1, index), (index, index + 1)) if ratios else ():
-        if low < 0 or high == len(lane.segments):
-            continue
-        other = lane.segments[high if low == index else low]
-        unit = profile.unit(lane.segments[low].units[-1])
-        for peer in other.devices:
-            ratio = ratios.get((device, peer) if low == index else (peer, device))
-            if ratio:
-                found += _common_samples(own, device, other, peer) * coding.index_bytes(unit, ratio)
+    coding, found = Coding(profile), 0
+    for each in _crossings(lane, index, device) if ratios else ():
+        ratio = ratios.get((device, each.peer) if each.is_below else (each.peer, device))
+        if ratio:
+            found += each.samples * coding.index_bytes(profile.unit(each.unit), ratio)
     return found
 
 
-def _common_samples(own: Segment, device: str, other: Segment, peer: str) -> int:
-    """Return the samples of a micro-batch that cross between a device and a peer of the next or last segment."""
-    (first, end), (low, high) = own.span(device), other.span(peer)
-    return max(0, min(end, high) - max(first, low))
+class _Crossing(NamedTuple):
+    """What crosses a cut of a device's segment to or from one device of the other one."""
+
+    unit: str
+    """The last one before the cut."""
+    is_below: bool
+    """True if the device's segment lies before the cut, so that it sends forwards and the peer gradients."""
+    peer: str
+    samples: int
+    """Of a micro-batch."""
+
+
+def _crossings(lane: Lane, index: int, device: str) -> Iterator[_Crossing]:
+    """Yield what crosses both cuts of a segment from and to one of its devices; nothing for other devices."""
+    own = lane.segments[index]
+    for low in (index - 1, index) if device in own.devices else ():
+        if not 0 <= low < len(lane.segments) - 1:
+            continue
+        other = lane.segments[index + 1 if low == index else low]
+        first, end = own.span(device)
+        for peer in other.devices:
+            low_sample, high_sample = other.span(peer)
+            if (samples := min(end, high_sample) - max(first, low_sample)) > 0:
+                yield _Crossing(lane.segments[low].units[-1], low == index, peer, samples)

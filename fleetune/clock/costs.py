@@ -179,12 +179,12 @@ def device_bytes(plan: Plan, device: str, profile: Profile, passing_bytes: int =
     The idle runtime, plus for every segment the device runs: weights, buffers, optimizer state, and during a round
     gradients, what a group sends to sum them (`received_bytes`), the activations of the kept micro-batches of its
     share, and the workspace of one unit; where it recomputes them, the inputs of its blocks and the activations of one
-    block. `passing_bytes` are those of an average, when gradients and activations are gone, as what a collector hands
-    out comes before them. With a collector, only the
-    collector holds optimizer state, and groups sum nothing. Frozen weights that several segments of the device need are
-    held once. Where the plan has backups, each device holds snapshots of what it trains beside them. Error feedback
-    holds what was lost up to the last round and what this one loses, which counts once it is committed. Gates and
-    codecs save no memory, because what they leave out differs between micro-batches.
+    block. `passing_bytes` are those of an average, when gradients and activations are gone; what a collector hands
+    out comes before them. With a collector, only the collector holds optimizer state, and groups sum nothing. Frozen
+    weights that several segments of the device need are held once. Where the plan has backups, each device holds
+    snapshots of what it trains beside them. Error feedback holds what was lost up to the last round and what this one
+    loses, which counts once it is committed. Gates and codecs save no memory, because what they leave out differs
+    between micro-batches.
     """
     own = [_placed_bytes(plan, device, placed, profile) for placed in segments_on(plan, device)]
     lasting = sum(each.lasting for each in own) - _shared_bytes(plan, device, profile)

@@ -4,7 +4,7 @@ Who sends what to whom follows from the plan alone, but for two facts about the 
 parameters, and which segments of a lane share weights.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from fleetune.contracts.device_actions import actions_of
 from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Lane, Plan
@@ -65,7 +65,8 @@ class _Lowering:
         for action in actions:
             found += self._run(action)
             if plan.collector and last.get((action.lane, action.segment)) == action:
-                found += self._pushed(self.seats[action.lane, action.segment])
+                whole = (self.seats[action.lane, action.segment],)  # its gradients; others may still be at work
+                found += self._of_seats(steps.PUSH, plan.collector, UPDATE, whole)
         if plan.collector:
             found += self._from_hub(steps.COLLECT, plan.collector, UPDATE) if self.device == plan.collector else []
         else:
@@ -151,16 +152,12 @@ class _Lowering:
         ]
         return found if own and len(found) > 1 else []
 
-    def _pushed(self, seat: Seat) -> Iterator[Step]:
-        """Yield what gives a collector a seat's gradients, once they are whole."""
-        if self._exchanges(seat, steps.PUSH, UPDATE):
-            yield Step(steps.PUSH, _exchange(seat.lane, seat.index, UPDATE), (self.plan.collector,))
-
-    def _of_seats(self, kind: str, hub: str, letter: str) -> list[Step]:
-        """Return the device's own ends of its exchanges of parameters or gradients with the hub."""
+    def _of_seats(self, kind: str, hub: str, letter: str, seats: Iterable[Seat] | None = None) -> list[Step]:
+        """Return the device's own ends of the exchanges of parameters or gradients that its seats, or some of them,
+        have with the hub."""
         return [
             Step(kind, _exchange(seat.lane, seat.index, letter), (hub,))
-            for seat in self.seats.values()
+            for seat in (self.seats.values() if seats is None else seats)
             if self._exchanges(seat, kind, letter)
         ]
 

@@ -30,8 +30,8 @@ NEXT = "next"
 KILL, FREEZE, MEMORY, CUT, SEVER = "kill", "freeze", "out of memory", "cut", "sever"
 GPU_ERROR = "GPU error"
 KINDS = (KILL, FREEZE, MEMORY, GPU_ERROR, CUT, SEVER)
-"""Its process is killed, or stopped (SIGSTOP); it is refused memory; its GPU fails; the connection of the
-next message breaks, which loses the message, or its first piece; the same, and the connection does not come back."""
+"""Its process is killed, or stopped (SIGSTOP); it is refused memory; its GPU fails; the connection of the next
+message breaks, which loses the message, or its first piece; the same, and the connection does not come back."""
 OVERDUE_ROUNDS = 1
 """A device that does not come to the point within so many rounds meets its fault at the next one."""
 FAULTS = "faults.json"

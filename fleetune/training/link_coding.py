@@ -69,7 +69,7 @@ class LinkCoder:
             sent = self._encode(action, use, number, value)
             tensors.update({f"{number}|{at}": part for at, part in enumerate(sent.parts)})
             described[str(number)] = sent.description
-            self._keep(action, number, sent.kept, LinkUse(source=self._device, target=peer))
+            self._keep(action, peer, number, sent.kept, (peer, self._device))
         return CodedValues(tensors, described)
 
     def _encode(self, action: Action, use: LinkUse, number: int, value: torch.Tensor) -> Encoded:
@@ -92,11 +92,10 @@ class LinkCoder:
         """Return what the forward of this gradient kept, which is needed once; None of a forward."""
         return None if action.letter == FORWARD else self._kept.pop(_cut(action, peer, number), None)
 
-    def _keep(self, action: Action, number: int, kept: torch.Tensor | None, forward: LinkUse) -> None:
-        """Remember what top-k kept of a forward on this link, if its gradient comes back at these elements."""
-        back = self._uses.get((forward.target, forward.source))
-        if action.letter == FORWARD and kept is not None and back is not None and back.codec == FORWARD_MASK:
-            peer = forward.target if forward.source == self._device else forward.source
+    def _keep(self, action: Action, peer: str, number: int, kept: torch.Tensor | None, back: tuple[str, str]) -> None:
+        """Remember what top-k kept of a forward, if its gradient crosses the link `back` at these elements."""
+        use = self._uses.get(back)
+        if action.letter == FORWARD and kept is not None and use is not None and use.codec == FORWARD_MASK:
             self._kept[_cut(action, peer, number)] = kept
 
     @staticmethod
@@ -124,7 +123,7 @@ class LinkCoder:
                 kept = self._mask_of(action, peer, number)
                 if action.letter == FORWARD:
                     kept = kept_indices(description, parts)
-                    self._keep(action, number, kept, LinkUse(source=peer, target=self._device))
+                    self._keep(action, peer, number, kept, (self._device, peer))
                 own = kept if action.letter == FORWARD or description["codec"] == "forward-mask" else None
                 tensors[number] = decode(description, parts, device, own)
         except DEVICE_ERRORS:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from fleetune.links.message import Received
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import Attempt
 from fleetune.training.device_watch import Found, Lost, Said
+from fleetune.training.training_loop import TrainingLoop
 from fleetune.training.worker_group import WorkerGroup
 from tests.links.ends import PATIENCE_S
 from tests.training.fake_workers import FakeLauncher, FakeWorker
@@ -102,3 +105,21 @@ def test_a_device_that_fails_before_a_plan_uses_it_is_lost_and_no_more(tmp_path:
         with pytest.raises(TryAgain, match="device d1 failed: as before"):
             while time.monotonic() < until_s:
                 workers.receive()
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("coordinator", "c"), "c"),
+        (("a", "c"), "c"),
+        (("a", "b"), None),
+        (("coordinator", "gone"), None),
+        (("c",), "c"),
+    ],
+)
+def test_a_device_that_no_attempt_knows_yet_is_told_from_members(names: tuple[str, ...], found: str | None) -> None:
+    """Device c is back and waits: its silence and its lost messages are its own, and break no round of a and b."""
+    loop: Any = SimpleNamespace(
+        _workers=SimpleNamespace(living=("a", "b", "c")), _state=SimpleNamespace(members={"a", "b"})
+    )
+    assert TrainingLoop._outsider(loop, *names) == found
