@@ -20,6 +20,15 @@ from fleetune.training.task import COORDINATOR, WorkerKeys, WorkerTask
 BEAT_S = 0.02
 
 
+class ExchangeOfThread(Exchange):
+    """Ends the thread that receives once another one has closed the links, as the end of a process would."""
+
+    def _receive_next(self) -> None:
+        if self._endpoint._closed:
+            raise Stopped
+        super()._receive_next()
+
+
 class FakeWorker:
     """One device. `script` is called in the worker's thread when a round starts."""
 
@@ -37,7 +46,7 @@ class FakeWorker:
         keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
         self.endpoint = Endpoint(task.device, keys, allowed, run=task.run, note=lambda _: None)
         self.endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
-        self.exchange = Exchange(self.endpoint, COORDINATOR, torch.device("cpu"))
+        self.exchange = ExchangeOfThread(self.endpoint, COORDINATOR, torch.device("cpu"))
         self._allowed, self._script = allowed, scripts.get(task.device, lambda worker: worker.wait_for_stop())
         self._ended, self._stopped = threading.Event(), threading.Event()
         threading.Thread(target=self._run, daemon=True).start()

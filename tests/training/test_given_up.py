@@ -85,8 +85,7 @@ def test_a_device_that_fails_before_a_plan_uses_it_is_lost_and_no_more(tmp_path:
     launcher = FakeLauncher()
     with begun(tmp_path, launcher) as workers:
         workers.dismiss("d1")
-        ended = launcher.workers[1]
-        assert ended.device == "d1"
+        ended = next(worker for worker in launcher.workers if worker.device == "d1")
         ended._ended.set()  # its thread waits for a message that will not come
         workers.start_again("d1")
         until_s, found = time.monotonic() + PATIENCE_S, list[Found]()
