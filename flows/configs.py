@@ -226,7 +226,8 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
         tried = [(base / Path(given).expanduser()) for base in (origin.folder, Path.cwd())]
         found = next(filter(_exists, tried), None)
         if found is not None:
-            holder[key] = str(found.resolve())
+            elsewhere = label.startswith(DATA_LOCAL) and Path(given).is_absolute()  # this machine's links say nothing
+            holder[key] = given if elsewhere else str(found.resolve())
         elif _must_be_path(given, label):
             looked = " and ".join(dict.fromkeys(str(place) for place in tried))
             raise Refused(f"{origin.owner}: {label}: {given!r} does not exist; looked for {looked}")

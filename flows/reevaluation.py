@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
-from fleetune.contracts.run_config import RunConfig
+from fleetune.contracts.run_config import ModelRequest, RunConfig
+from fleetune.contracts.tasks import predicts_number
 from fleetune.data.prepared_data import INFO, PIXELS, TOKENIZER, DataInfo
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
@@ -68,7 +69,7 @@ class Reevaluation:
         """The run of the evaluation, after other data were prepared. Refused: the data do not fit the model."""
         given = dict(self.given)
         if self.other_data:
-            model = replace(self.config.model, cache_activations=False)  # nothing is trained on these
+            model = with_classes(self.config.model, _info(context.store, self.given["data"]).labels)
             config = replace(self.config, model=model)
             prepared = api.run_with(context, config, StageSelection(until=PREPARE.name, rerun=self.past.id))
             given["data"] = prepared.outputs["data"]
@@ -106,13 +107,27 @@ def _without_local_data(config: RunConfig) -> RunConfig:
     return replace(config, data=replace(config.data, local={}))
 
 
+def with_classes(model: ModelRequest, labels: tuple[str, ...]) -> ModelRequest:
+    """The request by which other data are prepared for a trained model: nothing is trained on them, and its classes
+    keep their numbers, also where the data have only some of them or in another order."""
+    model = replace(model, cache_activations=False)
+    if not labels or predicts_number(model.task):
+        return model
+    numbered = {str(number): name for number, name in enumerate(labels)}
+    return replace(model, config={**(model.config or {}), "id2label": numbered})
+
+
+def _info(store: Store, digest: str) -> DataInfo:
+    return json_io.read(DataInfo, store.folder("data", digest) / INFO)
+
+
 def check_fit(store: Store, run: str, trained: str, other: str) -> None:
     """Refuse prepared data (artifact `other`) that do not fit the model of `run`, which was trained on `trained`."""
-    old, new = (json_io.read(DataInfo, store.folder("data", digest) / INFO) for digest in (trained, other))
+    old, new = (_info(store, digest) for digest in (trained, other))
     if old.labels != new.labels:
         raise Refused(
             f"data: {new.source} has the classes {_listed(new.labels)}, and the model of {run} was trained for "
-            f"{_listed(old.labels)}; give data with exactly these classes"
+            f"{_listed(old.labels)}; give data with no others"
         )
     if _tokenizer(store, trained) != _tokenizer(store, other):
         raise Refused(

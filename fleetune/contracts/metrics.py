@@ -209,6 +209,10 @@ class TrainingMetrics:
     """Transfers of an average over lanes of median duration, from its start; empty if none was measured."""
     revised_from_round: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
     """First round that another plan trained: as devices were lost, or blocks had moved; None: all are this plan's."""
+    replanned_from_round: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    """First round of this attempt that a plan for other devices, or for another pace of one, trained; None: none."""
+    gates_from_round: Annotated[int, Field(exclude_if=_neutral)] = 0
+    """First round trained by this plan, on whatever measurements: gates that were chosen before it are of others."""
 
     scores: Annotated[tuple[RoundScores, ...], Field(exclude_if=_neutral)] = ()
     """While it trained, in the order of rounds; empty unless `training.evaluate_every_rounds` is set."""

@@ -6,6 +6,8 @@ from fleetune.errors import Refused
 BF16, FP16 = "bf16", "fp16"
 HALF = {BF16: "bfloat16", FP16: "float16"}
 """Name of a mixed precision -> torch's name of the type that it computes in."""
+FIRST_LOSS_SCALE = 2.0**16
+"""What a loss is multiplied by in fp16 at first, so that few gradients are too small for it."""
 
 
 def check_mixed_precision(mixed_precision: str | None, precision: str) -> None:

@@ -174,6 +174,13 @@ def absent_class_notes(classes: LabelMapping, found: Survey, rows: RowIndices) -
     return (f"no training row is of class {shortlist(lost)}, so it cannot be learned",)
 
 
+def unowned_class_notes(classes: LabelMapping, owned: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence that names the classes of which no device has a row. owned: names of the devices' labels."""
+    present = {classes.ids_by_name[name] for name in owned}
+    lost = [name for number, name in enumerate(classes.names) if number not in present]
+    return (f"no device has a row of class {shortlist(lost)}, so it cannot be learned",) if lost else ()
+
+
 def label_info(samples: int, task: str, classes: LabelMapping) -> ArrayInfo:
     """Describe the array of labels: classes [samples], numbers [samples], or [samples, classes] of 0 and 1."""
     if predicts_number(task):

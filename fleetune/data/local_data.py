@@ -109,13 +109,11 @@ def prepare(asked: Preparation, folder: Path) -> LocalSource:
 
 
 def check_agreement(labels: dict[str, tuple[str, ...]]) -> None:
-    """Refuse labels that are whole numbers on one device and words on another. labels: by device."""
-    numbers = {device: all(map(is_whole_number, names)) for device, names in labels.items() if names}
+    """Refuse labels that are whole numbers in one source and words in another. labels: by source."""
+    numbers = {source: all(map(is_whole_number, names)) for source, names in labels.items() if names}
     if len(set(numbers.values())) > 1:
-        first, other = (next(d for d, found in numbers.items() if found == kind) for kind in (True, False))
-        raise Refused(
-            f"data.local: labels of {first} are whole numbers and those of {other} are words; spell all labels alike"
-        )
+        first, other = (next(s for s, found in numbers.items() if found == kind) for kind in (True, False))
+        raise Refused(f"labels of {first} are whole numbers and those of {other} are words; spell all labels alike")
 
 
 def told(error: BaseException, request: DataRequest) -> str:

@@ -132,7 +132,11 @@ class PreparedData:
         return int(next(iter(self._of(split).values())).shape[0])
 
     def describe_sizes(self) -> str:
-        """Return the numbers of samples of both splits in words."""
+        """Return the numbers of samples to train and to test on in words."""
+        if self.info.local:
+            owners = self.info.local.sources
+            trained = f"{sum(each.samples for each in owners)} samples on {len(owners)} devices with data of their own"
+            return f"{self.describe_size('test')} to test on; {trained}"
         return f"{self.describe_size('train')} to train on, {self.describe_size('test', noun='')} to test on"
 
     def describe_size(self, split: str, noun: str = " samples") -> str:

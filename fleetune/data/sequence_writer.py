@@ -70,7 +70,7 @@ def write_sequences(job: Job) -> Written:
         info, _ = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
         splits.append(info)
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
-    if TEST in hashes:
+    if TEST in hashes and not job.asked.local:
         # of one split, equal samples are kept together, so that only cut ones are in both
         notes += shared_notes(hashes[TRAIN], hashes[TEST], None if job.source.test else 0)
     return Written(
@@ -102,7 +102,7 @@ def write_documents(job: Job) -> Written:
         labels=(),
         splits=tuple(splits),
         pad_token_id=int(tokenizer.pad_token_id),
-        notes=overlap_notes(arrays, None) if TEST in arrays else (),
+        notes=overlap_notes(arrays, None) if TEST in arrays and not job.asked.local else (),
     )
 
 

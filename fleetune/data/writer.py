@@ -27,7 +27,7 @@ from fleetune.data.job import (
     saved_tokenizer,
     survey,
 )
-from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels, spell_labels
+from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels, spell_labels, unowned_class_notes
 from fleetune.data.pairs import PairEncoder
 from fleetune.data.prepared_data import (
     IMAGE_PROCESSOR,
@@ -154,8 +154,7 @@ def _write_samples(job: Job) -> Written:
             *classes.notes,
             *unread_dialogues(job),
             *_cut_note(job, encoder, sum(map(len, rows_by_split.values()))),
-            *(() if job.asked.local else absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])),
-            *(() if TEST not in rows_by_split else _overlap_notes(surveys, rows_by_split, arrays)),
+            *_training_notes(job, classes, surveys, rows_by_split, arrays),
         ),
         label_ids=classes.ids_by_name,
     )
@@ -198,6 +197,23 @@ def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
         return map_labels(found, job.source, spec.labels, job.asked.local_labels, least)
     spelled = spell_labels(found, job.source)
     return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
+
+
+def _training_notes(
+    job: Job,
+    classes: LabelMapping,
+    surveys: dict[str, Survey],
+    rows_by_split: dict[str, RowIndices],
+    arrays: dict[str, dict[str, Array]],
+) -> Iterator[str]:
+    """Sentences about classes that nobody trains, and test rows that somebody does; of rows that lie on devices nobody
+    here can tell the second."""
+    if job.asked.local:
+        yield from unowned_class_notes(classes, job.asked.local_labels)
+        return
+    yield from absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])
+    if TEST in rows_by_split:
+        yield from _overlap_notes(surveys, rows_by_split, arrays)
 
 
 def _overlap_notes(

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.drawing.svg import WIDTH, axis_ticks, bar, canvas, colour_of_segment, label
+from fleetune.drawing.svg import WIDTH, axis_ticks, bar, canvas, colour_of_segment, label, shortened
 from fleetune.drawing.text import trained_text
 from fleetune.program.in_force import after_rounds, moved, permutes
 
@@ -13,23 +13,25 @@ _ROW, _TOP, _BOTTOM, _LETTER_WIDTH = 24, 6, 24, 6.6
 
 
 def moves_chart(plan: Plan, rounds: Sequence[RoundMetrics]) -> str:
-    """Draw which block each lane trained in each round, in the colour of the lane that had it first; empty where no
-    block has moved."""
+    """Draw which block each lane's device trained in each round, in the colour of the lane that had it first; empty
+    where no block has moved."""
     trained = _trained_in(plan, rounds)
     if not any(len(set(blocks)) > 1 for blocks in trained):
         return ""
     first = {lane.segments[0].trains: at for at, lane in enumerate(plan.lanes)}
-    left = 12 + _LETTER_WIDTH * max(len(lane.name) for lane in plan.lanes)
+    names = [shortened(lane.segments[0].shares[0].device) for lane in plan.lanes]
+    left = 12 + _LETTER_WIDTH * max(map(len, names))
     scale = (WIDTH - left - 12) / len(rounds)
     parts = []
     for at, (lane, blocks) in enumerate(zip(plan.lanes, trained, strict=True)):
         y = _TOP + _ROW * at
-        parts.append(label(0, y + 14, lane.name))
+        parts.append(label(0, y + 14, names[at]))
         begin = 0
         for block, run in groupby(blocks):
             many = len(list(run))
             text = trained_text(moved(plan, {lane.name: block}).lanes[at].segments[0])
-            hint = f"{lane.name} trains {text} in rounds {rounds[begin].round} to {rounds[begin + many - 1].round}"
+            device = lane.segments[0].shares[0].device
+            hint = f"{device} trains {text} in rounds {rounds[begin].round} to {rounds[begin + many - 1].round}"
             style = f"fill:{colour_of_segment(plan, first[block], 0)}"
             parts.append(bar(left + begin * scale, y, (many * scale - 1, _ROW - 5), hint, class_="bar", style=style))
             if many * scale > _LETTER_WIDTH * len(text) + 8:
@@ -45,9 +47,12 @@ def moves_chart(plan: Plan, rounds: Sequence[RoundMetrics]) -> str:
     return canvas(parts, bottom + _BOTTOM, "blocks that moved, round by round")
 
 
-def last_refresh(plan: Plan, rounds: Sequence[RoundMetrics]) -> tuple[int, Plan] | None:
-    """Return the first round with the gates that were chosen last, and the plan with them; None if none were."""
-    scored = [each for each in rounds if each.gates]
+def last_refresh(plan: Plan, rounds: Sequence[RoundMetrics], gates_from: int = 0) -> tuple[int, Plan] | None:
+    """Return the first round with the gates that were chosen last, and the plan with them; None if none were.
+
+    No round had what the last one has chosen. gates_from: the first round whose choices are of this plan.
+    """
+    scored = [each for each in rounds[:-1] if each.gates and each.round >= gates_from]
     return (scored[-1].round + 1, after_rounds(plan, scored)) if scored and plan.gates else None
 
 

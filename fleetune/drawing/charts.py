@@ -21,6 +21,7 @@ from fleetune.drawing.svg import (
     element,
     label,
     line,
+    shortened,
     tooltip,
 )
 from fleetune.drawing.text import link_text
@@ -237,12 +238,12 @@ def amounts_chart(lines: Sequence[Amounts], name: str, words: Callable[[float], 
         return ""
     highest = max(max(one.forecast, one.measured or 0.0) for one in lines) or 1.0
     limits = [one.limit for one in lines if one.limit is not None and one.limit <= 2.5 * highest]
-    left = 20 + 6.8 * max(len(one.name) for one in lines)
+    left = 20 + 6.8 * max(len(shortened(one.name)) for one in lines)
     scale = (WIDTH - left - 190) / max([highest, *limits])
     parts = []
     for place, one in enumerate(lines):
         y = 8 + 40.0 * place
-        parts.append(label(4, y + 20, one.name))
+        parts.append(label(4, y + 20, shortened(one.name)))
         for k, (kind, value, style) in enumerate(
             (("forecast", one.forecast, "opacity:.45"), ("measured", one.measured, ""))
         ):

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fleetune.clock.between_rounds import with_message_waits
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, TimelineRow, TrainingMetrics
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, Plan, parse_action
+from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.drawing.svg import (
     LETTER_NAMES,
@@ -25,6 +27,7 @@ from fleetune.drawing.svg import (
     line,
     parse_label,
     short_names,
+    shortened,
     standalone,
     track_names,
 )
@@ -55,15 +58,23 @@ Latencies = Mapping[str, float]
 ARRIVED: Latencies = MappingProxyType({})
 
 
-def latencies_of(fleet: Fleet | None) -> Latencies:
-    """Return what a forecast's rows leave out; nothing for an unknown fleet."""
-    return {f"{link.source}>{link.target}": link.latency_s for link in fleet.links} if fleet else ARRIVED
+def latencies_of(fleet: Fleet | None, profile: Profile | None) -> Latencies:
+    """Return what a forecast's rows leave out, the waits for a processor at both ends included; nothing for an unknown
+    fleet."""
+    if fleet is None:
+        return ARRIVED
+    waiting = with_message_waits(fleet, profile) if profile else fleet
+    return {f"{link.source}>{link.target}": link.latency_s for link in waiting.links}
 
 
 def waits(rows: Sequence[TimelineRow], latencies: Latencies = ARRIVED) -> tuple[Wait, ...]:
-    """Return the waits at devices that work for several lanes, by their starts."""
+    """Return the waits at devices that work for several lanes, by their starts.
+
+    A micro-batch waits in a queue only while its device works at something else.
+    """
     work = [(row, action) for row in rows if not row.is_transfer and (action := _work(row)) is not None]
     lanes: dict[str, set[str]] = {}
+    worked_until_s = _worked_until_s(rows)
     for row, action in work:
         lanes.setdefault(row.device, set()).add(action.lane)
     arrived: dict[tuple[str, Action], float] = {}
@@ -75,11 +86,23 @@ def waits(rows: Sequence[TimelineRow], latencies: Latencies = ARRIVED) -> tuple[
     found = []
     for row, action in work:
         arrived_s = arrived.get((row.device, _sender(action)))
-        if arrived_s is not None and len(lanes[row.device]) > 1 and row.start_s > arrived_s:
+        if arrived_s is None or len(lanes[row.device]) < 2:
+            continue
+        if row.start_s > arrived_s and worked_until_s[id(row)] > arrived_s:
             found.append(
                 Wait(device=row.device, lane=action.lane, action=row.action, arrived_s=arrived_s, start_s=row.start_s)
             )
     return tuple(sorted(found, key=lambda wait: (wait.arrived_s, wait.start_s, wait.action)))
+
+
+def _worked_until_s(rows: Sequence[TimelineRow]) -> dict[int, float]:
+    """Return id of a row of a device -> when the device had done all that it began before it."""
+    ends_s: dict[str, float] = {}
+    found: dict[int, float] = {}
+    for row in sorted((row for row in rows if not row.is_transfer), key=lambda row: row.start_s):
+        found[id(row)] = ends_s.get(row.device, 0.0)
+        ends_s[row.device] = max(row.end_s, found[id(row)])
+    return found
 
 
 def queueing_text(rows: Sequence[TimelineRow], latencies: Latencies = ARRIVED) -> str:
@@ -155,7 +178,8 @@ def gantt_chart(
     names = _with_queues(dict.fromkeys((*order, *track_names(rows))), queued)
     until_s = until_s or max((row.end_s for row in rows), default=0.0) or 1e-9
     lanes = _streams(rows, streams)
-    left = 16 + LETTER_WIDTH * max((len(name) for name in names), default=0)
+    shown = {name: shortened(name) for name in names}
+    left = 16 + LETTER_WIDTH * max(map(len, shown.values()), default=0)
     scale = (WIDTH - left - 12) / until_s
     top = TOP + 20 * (0 < len(lanes) <= SEGMENT_COLOURS)
     bottom = top + TRACK * len(names)
@@ -165,7 +189,7 @@ def gantt_chart(
         y = top + TRACK * place
         if place % 2 == 0:
             parts.append(bar(0, y, (WIDTH, TRACK), name, class_="soft"))
-        parts.append(label(4, y + 16, name, class_="muted" if ">" in name or name in queues else ""))
+        parts.append(label(4, y + 16, shown[name], class_="muted" if ">" in name or name in queues else ""))
     for tick_s in axis_ticks(until_s):
         x = left + tick_s * scale
         parts.append(line(x, top, x, bottom, class_="rule"))
@@ -203,15 +227,15 @@ class _Picture(NamedTuple):
 
 
 def round_charts(
-    plan: Plan, fleet: Fleet | None, forecast: Forecast, training: TrainingMetrics | None, *, transfers: bool = True
+    plan: Plan, latencies: Latencies, forecast: Forecast, training: TrainingMetrics | None, *, transfers: bool = True
 ) -> dict[str, str]:
     """Draw the `forecast` and the `measured` timeline of a round with the same tracks and time scale.
 
-    Empty where there are no rows. Without `transfers` only devices are drawn.
+    Empty where there are no rows. latencies: of the forecast. Without `transfers` only devices are drawn.
     """
     measured = _drawn(training.timeline if training else (), transfers)
     drawn = {
-        "forecast": _Picture("forecast", _drawn(forecast.rows, transfers), latencies_of(fleet)),
+        "forecast": _Picture("forecast", _drawn(forecast.rows, transfers), latencies),
         "measured": _Picture("measured, a typical round", measured),
     }
     return _on_one_scale(plan, drawn)
@@ -312,11 +336,15 @@ def _lanes_used(streams: dict[str, _Stream]) -> list[_Key]:
 
 
 def _legend(keys: list[_Key], y: float = 0.0) -> list[str]:
-    """Draw the legend of the colours in use, right-aligned."""
+    """Draw the legend of the colours in use, right-aligned; long names lose their middles where not all have room."""
     parts, x = [], float(WIDTH - 12)
+    room = x - 32 * len(keys)
+    most = int(room / LETTER_WIDTH / max(1, len(keys)))
+    crowded = LETTER_WIDTH * sum(len(key.words) for key in keys) > room
     for key in reversed(keys):
-        x -= LETTER_WIDTH * len(key.words) + 8
-        parts.append(label(x, y + 14, key.words, class_="muted"))
+        words = shortened(key.words, most) if crowded else key.words
+        x -= LETTER_WIDTH * len(words) + 8
+        parts.append(label(x, y + 14, words, class_="muted"))
         x -= 16
         parts.append(bar(x, y + 4, (11, 11), key.words, class_=key.class_, style=key.style))
         x -= 8

@@ -12,14 +12,21 @@ from fleetune.clock import forecast
 from fleetune.clock.costs import memory_warnings
 from fleetune.contracts.course import Course
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.metrics import DeviceAmount, EvaluationMetrics, Forecast, LinkBytes, TrainingMetrics
+from fleetune.contracts.metrics import (
+    DeviceAmount,
+    EvaluationMetrics,
+    Forecast,
+    LinkBytes,
+    RoundMetrics,
+    TrainingMetrics,
+)
 from fleetune.contracts.plan import LinkUse, PlanResult
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.drawing.changes import last_refresh, moves_chart
 from fleetune.drawing.charts import Amounts, amounts_chart, coded_pairs, fleet_chart, loss_chart, round_chart
 from fleetune.drawing.course import course_chart, course_texts
-from fleetune.drawing.gantt import average_charts, latencies_of, queueing_text, round_charts
+from fleetune.drawing.gantt import Latencies, average_charts, latencies_of, queueing_text, round_charts
 from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.scores_text import scores_text
 from fleetune.drawing.svg import STYLE, colour_of_segment
@@ -75,21 +82,22 @@ def report(content: ReportContent) -> str:
 
     Without training it shows only the forecast.
     """
-    rounds = content.training.rounds if content.training else ()
-    refreshed = last_refresh(content.plan.plan, rounds)
+    training = content.training
+    refreshed = last_refresh(content.plan.plan, training.rounds, training.gates_from_round) if training else None
+    latencies = latencies_of(content.fleet, content.profile)
     charts = {
         "fleet": fleet_chart(content.fleet, content.plan.plan, content.forecast.link_bytes),
         "model": model_chart(content.plan.plan, content.fleet, content.profile),
-        "moves": moves_chart(content.plan.plan, rounds[content.training.plan_from_round :] if content.training else ()),
+        "moves": moves_chart(content.plan.plan, _of_first_devices(training) if training else ()),
         "gates": gates_chart(content.plan.plan),
         "new_gates": gates_chart(refreshed[1]) if refreshed else "",
-        "loss": loss_chart(content.training.rounds, content.training.scores) if content.training else "",
+        "loss": loss_chart(training.rounds, training.scores) if training else "",
         "course": course_chart(content.course),
-        "round": round_chart(content.forecast, content.training),
+        "round": round_chart(content.forecast, training),
         "memory": amounts_chart(_memory(content), "memory of each device"),
         "links": amounts_chart(_links(content), "bytes of each link in a round"),
-        **round_charts(content.plan.plan, content.fleet, content.forecast, content.training),
-        **average_charts(content.plan.plan, content.forecast, content.training),
+        **round_charts(content.plan.plan, latencies, content.forecast, training),
+        **average_charts(content.plan.plan, content.forecast, training),
     }
     return _PAGES.get_template("report.html").render(
         content=content,
@@ -97,7 +105,7 @@ def report(content: ReportContent) -> str:
         charts={name: Markup(chart) for name, chart in charts.items()},
         plan_text=plan_text(content.plan),
         programs=_programs(content),
-        scores=scores_text(content.training) if content.training else [],
+        scores=scores_text(training) if training else [],
         recoveries=course_texts(content.course),
         segments=_segment_rows(content),
         uses=_uses(content),
@@ -106,12 +114,13 @@ def report(content: ReportContent) -> str:
             memory_warnings(
                 content.fleet,
                 _by_device(content.forecast.memory_bytes),
-                _by_device(content.training.peak_memory_bytes) if content.training else {},
+                _by_device(training.peak_memory_bytes) if training else {},
             )
         ),
         coded=bool(coded_pairs(content.plan.plan)),
         unused_compression=_unused_compression(content.plan),
-        queues=_queues(content),
+        queues=_queues(content, latencies),
+        of_other_plans=training is not None and not _of_this_plan(training),
         refreshed_from=refreshed[0] if refreshed else None,
         sent=sum(link.bytes for link in content.forecast.link_bytes),
         profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
@@ -144,9 +153,19 @@ def _unused_compression(plan: PlanResult) -> bool:
     return any(plan.options.get(name) is not None for name in asked) and not coded_pairs(plan.plan)
 
 
-def _queues(content: ReportContent) -> list[str]:
+def _of_this_plan(training: TrainingMetrics) -> tuple[RoundMetrics, ...]:
+    """Return the rounds that the plan has trained as it was forecast: `measured` means these, if there are any."""
+    return training.rounds[training.plan_from_round : training.revised_from_round]
+
+
+def _of_first_devices(training: TrainingMetrics) -> tuple[RoundMetrics, ...]:
+    """Return the rounds that the plan has trained, whichever blocks had moved."""
+    return training.rounds[training.plan_from_round : training.replanned_from_round]
+
+
+def _queues(content: ReportContent, latencies: Latencies) -> list[str]:
     """Return who waits where and for how long, by the forecast and as measured; empty without queues."""
-    rows = {"forecast": queueing_text(content.forecast.rows, latencies_of(content.fleet))}
+    rows = {"forecast": queueing_text(content.forecast.rows, latencies)}
     rows |= {"measured": queueing_text(content.training.timeline)} if content.training else {}
     return [f"{name}: {line}" for name, text in rows.items() for line in text.splitlines()]
 
@@ -185,12 +204,12 @@ def _segment_rows(content: ReportContent) -> list[dict[str, Any]]:
 
 def _memory(content: ReportContent) -> list[Amounts]:
     forecast = _by_device(content.forecast.memory_bytes)
-    measured = _by_device(content.training.peak_memory_bytes) if content.training else None
+    measured = _by_device(content.training.peak_memory_bytes) if content.training else {}
     return [
         Amounts(
             name,
             forecast.get(name, 0.0),
-            None if measured is None else measured.get(name, 0.0),
+            measured.get(name),
             content.fleet.device(name).memory_bytes,
         )
         for name in content.plan.plan.devices
@@ -199,9 +218,9 @@ def _memory(content: ReportContent) -> list[Amounts]:
 
 def _links(content: ReportContent) -> list[Amounts]:
     forecast = _by_link(content.forecast.link_bytes)
-    if content.training is None:
+    measured = _by_link(content.training.link_bytes) if content.training else {}
+    if not measured:
         return [Amounts(name, count, None) for name, count in forecast.items()]
-    measured = _by_link(content.training.link_bytes)
     return [Amounts(n, forecast.get(n, 0), measured.get(n, 0)) for n in dict.fromkeys((*forecast, *measured))]
 
 

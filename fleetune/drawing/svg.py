@@ -170,6 +170,19 @@ def lane_names(rows: Sequence[TimelineRow]) -> list[str]:
     return sorted({row.lane for row in rows}, key=lambda name: (len(name), name))
 
 
+LONGEST_NAME = 40
+"""Letters of a name that a chart shows; tooltips have all of them."""
+
+
+def shortened(name: str, most: int = LONGEST_NAME) -> str:
+    """Return a name, or the two of a link (`a>b`), without their middles where they have too many letters."""
+    if len(name) <= most:
+        return name
+    ends = name.split(">")
+    room = max(3, (most - len(ends) + 1) // len(ends))
+    return ">".join(end if len(end) <= room else f"{end[: room // 2]}…{end[-((room - 1) // 2) :]}" for end in ends)
+
+
 def short_names(names: Sequence[str]) -> list[str]:
     """Shorten names to their numbers (`client-1`, `client-12` to 1, 12); names without numbers are unchanged."""
     start = commonprefix(list(names)).rstrip("0123456789")

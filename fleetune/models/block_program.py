@@ -6,7 +6,9 @@ that it works out for itself are right. Dense layers of heads are NarrowLayers, 
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,10 +18,10 @@ from torch import nn
 from fleetune.errors import Refused
 from fleetune.models import graph as g
 from fleetune.models.attention_heads import HalfBlock, TransformerBlock
-from fleetune.models.graph import Graph, Node
+from fleetune.models.graph import Graph, Node, Value
 from fleetune.models.meta_run import without_device
 from fleetune.models.narrow_dense import Heads, NarrowLayer, heads_made, narrow_layer
-from fleetune.models.operations import on_device
+from fleetune.models.operations import SizeEvaluator, on_device
 from fleetune.models.recorder import record_call
 from fleetune.models.recording import StandIn
 from fleetune.models.segment import executable
@@ -98,7 +100,10 @@ class ProgramRecorder:
             nodes.setdefault(block.heads, {node.id: node for node in whole.graph.nodes})
             for heads in sorted(set(sizes) - set(nodes)):
                 narrowed = layers.record(call, heads, self._device).graph
-                nodes[heads] = _alike(whole.graph, narrowed, {number for number, _ in halves[0].core})
+                core = {number for number, _ in halves[0].core}
+                found = _alike(whole.graph, narrowed, core)
+                _check_shares(whole.graph, found, core, Fraction(heads, block.heads))
+                nodes[heads] = found
         except Refused as error:
             raise Refused(f"gates: the heads of {block.name} cannot run one by one ({error})") from None
         return BlockProgram(
@@ -206,6 +211,23 @@ def _steps(graph: Graph, module: nn.Module, halves: list[Half]) -> tuple[Step, .
         for node in graph.nodes
         if node.kind not in (g.INPUT, g.ATTRIBUTE) and node.id not in within
     )
+
+
+def _check_shares(whole: Graph, narrowed: Mapping[int, Node], core: Collection[int], share: Fraction) -> None:
+    """Refused: an operation between heads makes more or less of some of them than their share of what it makes of all,
+    as where a number of heads is written down in the block and their values are divided anew by it."""
+    sizes = SizeEvaluator(whole.batch)
+    for node in whole.nodes:
+        made, narrow = node.value, narrowed[node.id].value
+        if node.id not in core or made is None or narrow is None:
+            continue
+        if _elements(narrow, sizes) != share * _elements(made, sizes):
+            raise Refused(f"what {node.target} makes of some heads is not their share of what it makes of all")
+
+
+def _elements(value: Value, sizes: SizeEvaluator) -> int:
+    """Return the elements of a value for two samples, as a size may hold for no fewer."""
+    return math.prod(sizes.evaluate(size, 2) for size in value.shape)
 
 
 def _alike(whole: Graph, narrowed: Graph, may_differ: set[int]) -> dict[int, Node]:

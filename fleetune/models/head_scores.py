@@ -42,10 +42,18 @@ class ScoreAccumulator:
         self._gradients = [0.0] * len(self._heads)
         self._fisher: dict[int, list[float]] = {}
 
-    def add_loss(self, micro_batch: int, loss: torch.Tensor) -> None:
-        """Add the gradients of one micro-batch's loss, which reaches all heads."""
-        made = torch.autograd.grad(loss, list(self.trained.values()), materialize_grads=True)
-        self.add(micro_batch, dict(zip(self.trained, made, strict=True)))
+    def add_loss(self, micro_batch: int, loss: torch.Tensor, scale: float = 1.0) -> None:
+        """Add the gradients of one micro-batch's loss, which reaches all heads.
+
+        scale: what the loss is multiplied by before its backward, as in training; halved while gradients overflow.
+        """
+        while True:
+            last = scale <= 1.0
+            trained = list(self.trained.values())
+            made = torch.autograd.grad(loss * scale, trained, materialize_grads=True, retain_graph=not last)
+            if last or all(bool(gradient.isfinite().all()) for gradient in made):
+                return self.add(micro_batch, dict(zip(self.trained, made, strict=True)), scale)
+            scale /= 2
 
     def add(self, micro_batch: int, gradients: Mapping[str, torch.Tensor], scale: float = 1.0) -> None:
         """Add the gradients of one micro-batch, by name of the parameter; they are `scale` times those of its loss."""

@@ -71,7 +71,7 @@ def owners_sites(fleet: FleetRequest, request: DataRequest) -> Sites:
 
 
 def survey_devices(work: DeviceWork, request: DataRequest) -> dict[str, LocalSurvey]:
-    """Return what each device reports of its data. Refused: labels are numbers on one and words on another.
+    """Return what each device reports of its data. Refused: labels are numbers in one source and words in another.
 
     request: columns and limits, which hold for all sources.
     """
@@ -83,7 +83,7 @@ def survey_devices(work: DeviceWork, request: DataRequest) -> dict[str, LocalSur
     }
     found = _run(work.sites, {d: _command(t, work.work / "local" / d) for d, t in tasks.items()}, work.progress)
     surveys = {d: json_io.load(LocalSurvey, found[d], f"answer of {d}") for d in work.sources}
-    check_agreement({device: each.labels for device, each in surveys.items()})
+    check_agreement({"data.source": known, **{f"data.local.{d}": each.labels for d, each in surveys.items()}})
     return surveys
 
 
@@ -99,6 +99,8 @@ def prepare_on_devices(work: DeviceWork, common: Path, seed: int) -> dict[str, t
         raise Refused(f"{common}: prepared without data.local; prepare the data again")
     shapes = [array.shape[-2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS]
     digests = {each.device: each.digest for each in agreed.sources}
+    own = tuple(folder for folder in (spec.tokenizer, spec.image_processor) if folder)  # also those of a package
+    reads = tuple(dict.fromkeys((*local_folders(work.model), *own)))
     commands, folders = {}, {}
     for device, source in work.sources.items():
         folders[device] = work.work / "devices" / device
@@ -114,7 +116,7 @@ def prepare_on_devices(work: DeviceWork, common: Path, seed: int) -> dict[str, t
             folder=str(folders[device] / "data"),
         )
         commands[device] = replace(
-            _command(task, work.work / "local" / device, local_folders(work.model)), device_writes=(folders[device],)
+            _command(task, work.work / "local" / device, reads), device_writes=(folders[device],)
         )
     found = _run(work.sites, commands, work.progress)
     reports = {d: json_io.load(LocalSource, found[d], f"answer of {d}") for d in work.sources}
@@ -128,6 +130,7 @@ def _own(request: DataRequest, source: str) -> DataRequest:
 def _command(task: LocalTask, folder: Path, reads: tuple[Path, ...] = ()) -> Command:
     """Return the command of a task, whose file is written into a folder."""
     json_io.write(task, folder / TASK)
+    (folder / LOG).unlink(missing_ok=True)  # of an earlier attempt, whose last line would explain this one
     source = Path(task.request.source)
     return Command(
         module=MODULE,

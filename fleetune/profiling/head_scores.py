@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fleetune.arrays import Ints
+from fleetune.contracts.mixed_precision import FIRST_LOSS_SCALE, FP16
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import gigabytes
@@ -55,9 +56,10 @@ def score_heads(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, sen
     accumulator, throttle = ScoreAccumulator(heads, segment.parameters), CpuThrottle(task.cores)
     data = PreparedData(Path(task.data_folder))
     losses = first_round_losses(segment, data, scoring)
+    scale = FIRST_LOSS_SCALE if task.model.mixed_precision == FP16 else 1.0
     for number in range(scoring.micro_batches):
         with throttle.throttled():
-            accumulator.add_loss(number, next(losses))
+            accumulator.add_loss(number, next(losses), scale)
         send({"event": PROGRESS, "done": number + 1, "total": scoring.micro_batches})
     return Scores(heads=accumulator.scores(), rows=tuple(int(row) for row in first_round_rows(data, scoring)))
 
@@ -84,6 +86,7 @@ def first_round_losses(segment: SegmentRunner, data: PreparedData, scoring: Scor
         if not math.isfinite(seen):
             raise Refused(f"micro-batch {number} of the first round has a loss of {seen}; nothing can be scored by it")
         yield loss
+        del loss, outputs, values  # with the graph of a scaled backward, before the next one is made
 
 
 def _held_bytes(module: nn.Module, heads: tuple[AttentionHead, ...]) -> int:

@@ -1,10 +1,11 @@
 """Lowering: the steps of every device, from a plan.
 
-Who sends what to whom follows from the plan alone, but for two facts about the model: which units have trainable
-parameters, and which segments of a lane share weights.
+Who sends what to whom follows from the plan alone, but for some facts about the model: which units have trainable
+parameters or running statistics, and which segments of a lane share weights.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from fleetune.contracts.device_actions import actions_of
 from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Lane, Plan
@@ -18,17 +19,26 @@ TiedUnits = Mapping[str, Collection[str]]
 """Unit -> names of its trained parameters that other units read too."""
 
 
-def lower(plan: Plan, *, trainable: Collection[str] | None = None, tied: TiedUnits | None = None) -> Program:
+def lower(
+    plan: Plan,
+    *,
+    trainable: Collection[str] | None = None,
+    tied: TiedUnits | None = None,
+    statistics: Collection[str] = (),
+) -> Program:
     """Return the steps of every device in one round.
 
-    trainable: units with trainable parameters (None: all); nothing is sent for the others' sake. Refused: an order with
-    a forward or backward that is not the device's own or is there twice.
+    trainable: units with trainable parameters (None: all); nothing is sent for the others' sake, but in averages for
+    those with running statistics. Refused: an order with a forward or backward that is not the device's own or is there
+    twice.
     """
-    return Program(tuple(_Lowering(plan, device, trainable, tied or {}).program() for device in plan.devices))
+    model = _Model(trainable, tied or {}, statistics)
+    return Program(tuple(_Lowering(plan, device, model).program() for device in plan.devices))
 
 
 def program_of(plan: Plan, profile: Profile) -> Program:
-    """Return the steps of a plan for the model of a profile, which knows both facts. Refused: as by `lower`."""
+    """Return the steps of a plan for the model of a profile, which knows these facts but for running statistics, a
+    fraction of a percent of an average. Refused: as by `lower`."""
     units = profile.units
     trainable = {unit.name for unit in units if unit.trainable_bytes}
     return lower(plan, trainable=trainable, tied={unit.name: unit.tied for unit in units})
@@ -45,12 +55,24 @@ def averaging_device(plan: Plan) -> str:
     return max(units, key=units.__getitem__)
 
 
+class _Model(NamedTuple):
+    """What is to be known of the model."""
+
+    trainable: Collection[str] | None
+    tied: TiedUnits
+    statistics: Collection[str]
+
+    def changes(self, unit: str, letter: str) -> bool:
+        """Return whether training changes what an exchange would carry of a unit."""
+        trained = self.trainable is None or unit in self.trainable
+        return trained or (letter == AVERAGE and unit in self.statistics)
+
+
 class _Lowering:
     """Steps of one device."""
 
-    def __init__(self, plan: Plan, device: str, trainable: Collection[str] | None, tied: TiedUnits) -> None:
-        self.plan, self.device, self.tied = plan, device, tied
-        self.trainable: Callable[[str], bool] = (lambda unit: True) if trainable is None else trainable.__contains__
+    def __init__(self, plan: Plan, device: str, model: _Model) -> None:
+        self.plan, self.device, self.model, self.tied = plan, device, model, model.tied
         self.seats = {(seat.lane.name, seat.index): seat for seat in seats_of(plan, device)}
         self._between: dict[tuple[str, int], tuple[SampleTransfer, ...]] = {}
 
@@ -176,8 +198,8 @@ class _Lowering:
         In an average only one member of a group gives, since all have the same.
         """
         if kind == steps.PULL:
-            return any(self.trainable(unit) for unit in seat.segment.units)
-        gives = any(self.trainable(unit) for unit in seat.segment.trained)
+            return any(self.model.changes(unit, letter) for unit in seat.segment.units)
+        gives = any(self.model.changes(unit, letter) for unit in seat.segment.trained)
         return gives and (letter == UPDATE or seat.is_leader)
 
     def _averages(self) -> Iterator[Step]:

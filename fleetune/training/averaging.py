@@ -16,16 +16,19 @@ from typing import NamedTuple
 import torch
 
 from fleetune.contracts.plan import Plan
+from fleetune.errors import Refused
 from fleetune.program import Step, steps
 from fleetune.program.steps import PART_BYTES
 from fleetune.training.checkpoints import MODEL, OPTIMIZER, name_of
 from fleetune.training.collector import LaneShares, NamesByUnit
 from fleetune.training.exchange import Arrival
-from fleetune.training.optimizer import AVERAGED, COUNT
+from fleetune.training.optimizer import COUNT, is_statistic
 from fleetune.training.seat import TrainingSeat
 
 STEP = "step"
 """Kind of optimizer state that counts a parameter's steps."""
+MOST_STEPS = 1e12
+"""Above any count of steps or batches; a larger one in a message is an error of its sender."""
 
 
 class Span(NamedTuple):
@@ -47,9 +50,8 @@ class State:
     counts: dict[str, float] = field(default_factory=dict)
 
 
-def state_of(arrival: Arrival) -> State:
-    """Return what a message carries."""
-    return State(dict(arrival.tensors), {str(key): float(n) for key, n in arrival.described.items()})
+KINDS = ("exp_avg", "exp_avg_sq", "momentum_buffer", STEP)
+"""Kinds of optimizer state."""
 
 
 def parts_of(names: NamesByUnit, tensors: Mapping[str, torch.Tensor], part_bytes: int = PART_BYTES) -> Sequence[Part]:
@@ -61,7 +63,7 @@ def parts_of(names: NamesByUnit, tensors: Mapping[str, torch.Tensor], part_bytes
     room = 0
     for name in dict.fromkeys(name for unit in names.values() for name in unit if name in tensors):
         tensor = tensors[name]
-        if not isinstance(tensor, torch.nn.Parameter) and name.rsplit(".", 1)[-1] not in (*AVERAGED, COUNT):
+        if not isinstance(tensor, torch.nn.Parameter) and not is_statistic(name):
             continue
         at, size = 0, tensor.element_size()
         while at < tensor.numel():
@@ -111,8 +113,26 @@ class Averages:
                     _add(found, f"{OPTIMIZER}{kind}:{name}", tensor, span, counts=kind == STEP)
         return found
 
-    def pull(self, seat: TrainingSeat, number: int, means: State) -> None:
-        """Put a part of the means into a seat."""
+    def state_of(self, step: Step, arrival: Arrival) -> State:
+        """Return what a message carries of a part. Refused: it is not of this part, or not finite, since it would be in
+        every lane from then on."""
+        sender, part = step.peer, self.parts[step.action.micro_batch]
+        tensors = {str(key): tensor for key, tensor in arrival.tensors.items()}
+        for key, tensor in tensors.items():
+            span = part.get(name_of(key))
+            if span is None or not _is_known(key) or tensor.shape != (span.end - span.first,):
+                raise Refused(f"{sender} sent {key[:80]!r} {list(tensor.shape)} for an average, which has no such part")
+            if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+                raise Refused(f"{sender} sent {key[:80]!r} for an average, with values that are not finite")
+        counts = {str(key): count for key, count in arrival.described.items()}
+        for key, count in counts.items():
+            if name_of(key) not in part or type(count) not in (int, float) or not 0 <= count <= MOST_STEPS:
+                raise Refused(f"{sender} sent {str(count)[:80]} as the count {key[:80]!r} for an average")
+        return State(dict(arrival.tensors), {key: float(count) for key, count in counts.items()})
+
+    def pull(self, seat: TrainingSeat, step: Step, arrival: Arrival) -> None:
+        """Put a part of the means into a seat. Refused: as by `state_of`."""
+        number, means = step.action.micro_batch, self.state_of(step, arrival)
         with torch.no_grad():
             for key, tensor in means.tensors.items():
                 name = name_of(key)
@@ -183,6 +203,10 @@ class Averager:
     def end(self) -> None:
         """Drop the last part."""
         self._sums = {}
+
+
+def _is_known(key: str) -> bool:
+    return key.startswith(MODEL) or (key.startswith(OPTIMIZER) and _kind_of(key) in KINDS)
 
 
 def _kind_of(key: str) -> str:

@@ -15,6 +15,7 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.training.checkpoints import MODEL
 from fleetune.training.exchange import Tensors
 from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.received import check_alike
 from fleetune.training.seat import TrainingSeat
 
 NamesByUnit = Mapping[str, Collection[str]]
@@ -81,9 +82,11 @@ class Collector:
         wanted = self._shares.names_of(lane, segment)
         return {MODEL + name: p.detach() for name, p in self.parameters.items() if name in wanted}
 
-    def collect(self, lane: str, tensors: Tensors) -> None:
-        """Add a seat's gradients, weighted, to the sum."""
-        for name, gradient in _named(tensors, MODEL).items():
+    def collect(self, lane: str, tensors: Tensors, sender: str) -> None:
+        """Add a seat's gradients, weighted, to the sum. Refused: they are none of these parameters'."""
+        named = _named(tensors, MODEL)
+        check_alike(sender, "a gradient of", named, self.parameters)
+        for name, gradient in named.items():
             factor, parameter = self._shares.factor(lane, name), self.parameters[name]
             term = gradient if factor == 1.0 else gradient * factor
             parameter.grad = term.clone() if parameter.grad is None else parameter.grad.add_(term)
@@ -99,9 +102,11 @@ def push_state(seat: TrainingSeat) -> Tensors:
     return {MODEL + name: gradient for name, gradient in seat.optimizer.gradients().items()}
 
 
-def pull_state(seat: TrainingSeat, tensors: Tensors) -> None:
-    """Put a collector's parameters into a seat."""
-    seat.runner.put(_named(tensors, MODEL))
+def pull_state(seat: TrainingSeat, tensors: Tensors, collector: str) -> None:
+    """Put a collector's parameters into a seat. Refused: they are none of the seat's."""
+    named = _named(tensors, MODEL)
+    check_alike(collector, "the parameter", named, seat.runner.parameters)
+    seat.runner.put(named)
 
 
 def _named(tensors: Tensors, prefix: str) -> dict[str, torch.Tensor]:

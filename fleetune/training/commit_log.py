@@ -156,8 +156,8 @@ def adopt_newest(
         if owned and (found := own or newest):
             raise Refused(
                 f"data.local: the checkpoints lie between two averages, and {_lacking(found.mark, lanes)} would begin "
-                f"with what others have trained; leave it out of data.local to go on, or delete {found.folder.parent} "
-                "to begin anew"
+                "with what others have trained; leave it out of the strategy's options (clients, devices) to go on, or "
+                f"delete {found.folder.parent} to begin anew"
             )
         if own or newest:
             said = [*lenient, "no checkpoint is of an average: lanes that it lacks begin with the state of another one"]
@@ -223,7 +223,8 @@ def record_plan_start(task: TrainingTask, done: int) -> PlanStart:
     """Record in the work folder that the task's plan goes on after `done` rounds; return the recorded start.
 
     Plan, fleet and profile may differ from those of the attempt before, even under the same stage key: links that were
-    measured again give another forecast and other times. Then only rounds from `done` on count as this plan's.
+    measured again give another forecast and other times. Then only rounds from `done` on count as this plan's, and what
+    another plan has decided in rounds that are run again is forgotten.
     """
     before = read_plan_start(task.work)
     digests = {
@@ -233,6 +234,8 @@ def record_plan_start(task: TrainingTask, done: int) -> PlanStart:
     dealt = dealing_plan(before.dealt if done else None, task.plan.plan)
     if before.digests and before.digests != digests:
         replanned = before.digests["plan"] != digests["plan"]
+        if replanned:
+            _drop_beyond(task.work / COMMITS, done)
         start = PlanStart(from_round=done, digests=digests, replanned=replanned and done > 0, dealt=dealt)
     else:
         replanned, from_round = False, min(before.from_round, done)
@@ -240,6 +243,12 @@ def record_plan_start(task: TrainingTask, done: int) -> PlanStart:
     start = replace(start, plan_from_round=done if replanned else min(before.plan_from_round, done))
     write_text(json_io.text(start), task.work / PLAN)
     return start
+
+
+def _drop_beyond(log: Path, rounds: int) -> None:
+    """Leave the first rounds of a log, if it is there."""
+    if log.exists():
+        write_text("".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[:rounds]), log)
 
 
 def _report(task: TrainingTask, start: PlanStart, done: int) -> None:

@@ -116,7 +116,8 @@ def _training_metrics(
     task: TrainingTask, first_round: int, rounds: tuple[RoundMetrics, ...], measured: RoundMeasurements, wall_s: float
 ) -> TrainingMetrics:
     """Return the metrics of the whole training; without a new round they hold the earlier attempts' rounds only."""
-    by_plan = read_plan_start(task.work).from_round
+    start = read_plan_start(task.work)
+    by_plan = start.from_round
     of_plan = rounds[by_plan : measured.revised_from_round]
     whole = [each for each in of_plan if each.is_whole]
     median_s = statistics.median(each.round_s for each in whole or of_plan or rounds)
@@ -135,6 +136,8 @@ def _training_metrics(
         plan_from_round=by_plan,
         average=tuple(measured.median_average()),
         revised_from_round=measured.revised_from_round,
+        replanned_from_round=measured.replanned_from_round,
+        gates_from_round=start.plan_from_round,
     )
 
 

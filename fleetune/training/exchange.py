@@ -304,15 +304,16 @@ class Exchange:
             if first is not header:  # it came in pieces
                 parts = join_pieces(parts, _sizes_bytes(first["tensors"]))
             tensors = _tensors(first["tensors"], parts, self._copies)
-            sent_s = float(first["sent_s"])
+            sent_s, described = float(first["sent_s"]), first.get("described", {})
+            if not (math.isfinite(sent_s) and isinstance(described, dict)):
+                raise ValueError("its time is not finite, or it describes its values in no table")
         except DEVICE_ERRORS:
             raise
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError, RuntimeError) as error:
             raise Refused(
                 f"{received.sender} sent a {message.kind!r} that does not describe its tensors ({error})"
             ) from None
         size_bytes = sum(part.nbytes for part in parts)
-        described = first.get("described", {})
         arrival = Arrival(tensors, sent_s, received.at_s + self.offset_s, size_bytes, described)
         self._arrived[attempt, key] = arrival
 

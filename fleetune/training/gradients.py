@@ -20,6 +20,7 @@ from fleetune.contracts.plan import Lane
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.training.exchange import DTYPES, Exchange, TransferKey
+from fleetune.training.received import check_alike
 
 
 class GradientBucket:
@@ -90,6 +91,7 @@ def ring_all_reduce(exchange: Exchange, group: Sequence[str], key: TransferKey, 
         into = parts[(position - step - 1) % size]
         for number in range(slices):
             arrival = exchange.receive(replace(at(step, number), sender=previous))
+            check_alike(previous, "a slice of a sum of gradients,", arrival.tensors, {0: into[number]})
             began_s = began_s or arrival.sent_s
             if step >= size - 1:
                 into[number].copy_(arrival.tensors[0])

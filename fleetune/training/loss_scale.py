@@ -12,13 +12,13 @@ from itertools import takewhile
 import torch
 
 from fleetune.contracts.metrics import RoundMetrics
-from fleetune.contracts.mixed_precision import FP16
+from fleetune.contracts.mixed_precision import FIRST_LOSS_SCALE, FP16
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.training.gradients import clip_scale
 
 UNSCALED = 1.0
-FIRST, MOST = 2.0**16, 2.0**24
+FIRST, MOST = FIRST_LOSS_SCALE, 2.0**24
 GROWS_AFTER_ROUNDS = 2000
 
 

@@ -85,9 +85,10 @@ def decode_rows(device: str, parts: Sequence[Buffer]) -> list[ReportedRow]:
         for row in rows:
             times = math.isfinite(row.start_s) and math.isfinite(row.end_s)
             own = row.device == device or row.device.endswith(f">{device}")
-            if not (times and own and "/" in row.action and type(row.bytes) is int and row.bytes >= 0):
+            parse_action(row.action)
+            if not (times and own and type(row.bytes) is int and row.bytes >= 0):
                 raise ValueError(f"{row.device!s:.40} {row.action!s:.40} from {row.start_s} to {row.end_s}")
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, Refused) as error:
         raise Refused(f"device {device} reports a round in rows that cannot be read ({error})") from None
     return rows
 
@@ -168,6 +169,8 @@ class RoundMeasurements:
         """Rows of the round that was added last."""
         self.revised_from_round: int | None = None
         """First round of a plan that followed the first one, or whose blocks had moved; rows of those are not kept."""
+        self.replanned_from_round: int | None = None
+        """First round of a plan that followed the first one."""
         self._rounds, self._partial = NearMedian[MeasuredRound](), NearMedian[MeasuredRound]()
         self._moved = NearMedian[MeasuredRound]()
         """Rounds after blocks had moved, for attempts that began after the first move."""
@@ -176,6 +179,7 @@ class RoundMeasurements:
         """Note that another plan than the first one trains this round."""
         self.plans[plan.revision] = plan
         self._revised_from(round)
+        self.replanned_from_round = _earlier(self.replanned_from_round, round)
 
     def moved(self, rounds: Iterable[RoundMetrics]) -> None:
         """Note the blocks that moved after these rounds of the first plan."""
@@ -184,7 +188,7 @@ class RoundMeasurements:
                 self._revised_from(each.round + 1)
 
     def _revised_from(self, round: int) -> None:
-        self.revised_from_round = round if self.revised_from_round is None else min(round, self.revised_from_round)
+        self.revised_from_round = _earlier(self.revised_from_round, round)
 
     def add_peak(self, device: str, peak_bytes: int) -> None:
         """Add a device's peak up to now."""
@@ -216,3 +220,7 @@ class RoundMeasurements:
         there are any; None if there is none."""
         kept = (self._rounds, self._partial, self._moved)
         return next((found for some in kept if (found := some.nearest(median_s))), None)
+
+
+def _earlier(one: int | None, other: int) -> int:
+    return other if one is None else min(one, other)

@@ -13,9 +13,15 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.errors import Refused
 from fleetune.models.segment import SegmentRunner
 
 AVERAGED, COUNT = ("running_mean", "running_var"), "num_batches_tracked"
+
+
+def is_statistic(name: str) -> bool:
+    """Return whether a buffer is a running statistic of a batch norm, by its name."""
+    return name.rsplit(".", 1)[-1] in (*AVERAGED, COUNT)
 
 
 def learning_rate(training: TrainingRequest, round: int) -> float:
@@ -58,8 +64,12 @@ class NamedOptimizer:
         """Take one optimizer step with gradients times `scale`, then drop them."""
         if self._optimizer is None:
             return
-        if scale != 1.0:
-            torch._foreach_mul_(list(self.gradients().values()), scale)
+        gradients = self.gradients()
+        if gradients and scale != 1.0:
+            torch._foreach_mul_(list(gradients.values()), scale)
+        if self._training.optimizer == "sgd" and self._training.momentum:
+            for name in gradients:  # torch's fused step takes buffers for all of them or for none
+                self.slot("momentum_buffer", name)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self._training, round)
         self._optimizer.step()
@@ -91,6 +101,8 @@ class NamedOptimizer:
             kind, name = key.split(":", 1)
             parameter = self._named.get(name)
             if parameter is not None and self._optimizer is not None:
+                if value.numel() > 1 and value.shape != parameter.shape:
+                    raise Refused(f"optimizer state {key} is {list(value.shape)} of {list(parameter.shape)}")
                 self._optimizer.state[parameter][kind] = value.clone().to(parameter.device)
 
 

@@ -27,7 +27,7 @@ from fleetune.models.loss import loss_sum
 from fleetune.models.randomness import RandomContext
 from fleetune.program import DeviceProgram, Step, steps
 from fleetune.program.steps import average_steps
-from fleetune.training.averaging import Averager, Averages, state_of
+from fleetune.training.averaging import Averager, Averages
 from fleetune.training.batches import lane_seed
 from fleetune.training.collector import Collector, pull_state, push_state
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
@@ -183,7 +183,7 @@ class RoundRunner:
         arrival = self._arrival(step, self._key(VALUES, step, step.peer))
         with self._context.throttle.throttled():
             samples = step.end - step.first
-            seat.arrivals.append(self._coder.decode(action, step.peer, arrival, samples, seat.sample_shape))
+            seat.take_in(step, self._coder.decode(action, step.peer, arrival, samples, seat.sample_shape))
 
     def _arrival(self, step: Step, key: TransferKey) -> Arrival:
         """Wait for a transfer from another segment, and record its row."""
@@ -306,9 +306,9 @@ class RoundRunner:
         arrival = self._exchange_arrival(steps.HAND, step)
         if step.action.letter == AVERAGE:
             assert self._context.averages is not None, "a plan that averages has parts of averages"
-            self._context.averages.pull(seat, step.action.micro_batch, state_of(arrival))
+            self._context.averages.pull(seat, step, arrival)
         else:
-            pull_state(seat, arrival.tensors)
+            pull_state(seat, arrival.tensors, step.peer)
 
     def _push(self, step: Step) -> None:
         """Send the seat's gradients to the collector, or a part of its state to the device that averages."""
@@ -325,12 +325,13 @@ class RoundRunner:
         """Receive a seat's gradients, or a part of its state to average."""
         action, arrival = step.action, self._exchange_arrival(steps.PUSH, step)
         if action.letter == AVERAGE:
-            assert self._context.averager is not None, "only an averaging device collects states"
+            averager, averages = self._context.averager, self._context.averages
+            assert averager is not None and averages is not None, "only an averaging device collects states"
             with self._context.throttle.throttled():
-                self._context.averager.collect(action.lane, action.micro_batch, state_of(arrival))
+                averager.collect(action.lane, action.micro_batch, averages.state_of(step, arrival))
         else:
             assert self._context.collector is not None, "only a collector collects gradients"
-            self._context.collector.collect(action.lane, arrival.tensors)
+            self._context.collector.collect(action.lane, arrival.tensors, step.peer)
 
     def _exchange_arrival(self, kind: str, step: Step) -> Arrival:
         arrival = self._context.exchange.receive(self._key(kind, step, step.peer))

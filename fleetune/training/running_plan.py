@@ -20,7 +20,7 @@ from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
 from fleetune.training.described_model import described
 from fleetune.training.device_copies import await_device
-from fleetune.training.exchange import Exchange, attempt_of
+from fleetune.training.exchange import Exchange, Tensors, attempt_of
 from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
 from fleetune.training.optimizer import NamedOptimizer
@@ -76,6 +76,11 @@ class RunningPlan:
     def backups_here(self) -> frozenset[Item]:
         """What this device is to hold as backups for others."""
         return _items_on(self.task.device, self.backups)
+
+    def backups_of(self, source: str, items: Mapping[Item, Tensors]) -> dict[Item, Tensors]:
+        """Return those of the items that this device holds for a source: what else it sends would stand for others'."""
+        held = _items_on(self.task.device, (each for each in self.backups if each.source == source))
+        return {item: tensors for item, tensors in items.items() if item in held}
 
     def apply(self, commit: Mapping[str, Any]) -> list[TimelineRow]:
         """Apply the round that is prepared; return the rows of the average that follows it."""

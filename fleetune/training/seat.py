@@ -7,15 +7,17 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from fleetune.contracts.plan import Plan
+from fleetune.contracts.plan import FORWARD, Plan
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.errors import Refused
 from fleetune.models.gates import Regate, gate_segment
 from fleetune.models.segment import SegmentRunner, Values
-from fleetune.program import Seat
+from fleetune.program import Seat, Step
 from fleetune.training.batches import Batches
-from fleetune.training.exchange import Arrival
+from fleetune.training.exchange import DTYPES, Arrival
 from fleetune.training.gradients import GradientBucket
 from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer
+from fleetune.training.received import check_tensor
 
 
 @dataclass(slots=True)
@@ -87,6 +89,18 @@ class TrainingSeat:
             if self.is_batched(number) or shared
         }
 
+    def take_in(self, step: Step, arrival: Arrival) -> None:
+        """Keep what has arrived for a forward or backward. Refused: values of other numbers, types or shapes."""
+        graph, action, sender, samples = self.runner.graph, step.action, step.peer, step.end - step.first
+        known = self.runner.input_values if action.letter == FORWARD else self.gradient_values
+        for number, tensor in arrival.tensors.items():
+            if number not in known:
+                raise Refused(f"{sender} sent {action} with {str(number)[:80]!r}, which is no value of this cut")
+            value = graph.value(number)
+            shape = (samples, *map(int, value.shape[1:])) if self.is_batched(number) else None
+            check_tensor(sender, f"{action}, value {number},", tensor, DTYPES[value.dtype], shape)
+        self.arrivals.append(arrival)
+
     def take_inputs(self, micro_batch: int) -> Values:
         """Return a forward's inputs, detached; values that carry a gradient become autograd leaves."""
         graph = self.runner.graph
@@ -97,6 +111,8 @@ class TrainingSeat:
         values: Values = {}
         for number in self.runner.input_values:
             parts = [a.tensors[number] for a in self.arrivals if number in a.tensors]
+            if not parts:
+                raise Refused(f"value {number} of a forward was sent by none of the devices of the segment before")
             joined = torch.cat(parts) if self.is_batched(number) and len(parts) > 1 else parts[0]
             needs = graph.value(number).gradient and self.runner.differentiates_inputs
             values[number] = joined.requires_grad_(True) if needs else joined

@@ -39,6 +39,7 @@ from fleetune.training.memory_need import describe_fullness, describe_need
 from fleetune.training.migration import PARCEL_BYTES
 from fleetune.training.parcels import FETCH
 from fleetune.training.returns import Returning
+from fleetune.training.round_report import check_report
 from fleetune.training.task import COORDINATOR, TrainingTask
 from fleetune.training.worker_command import WorkerCommands
 
@@ -299,6 +300,8 @@ class WorkerGroup:
             if kind == "moved" and device in self.plan_in_force().devices:
                 self._unused.discard(device)
             if not self._is_old(header):
+                if kind == "ready":
+                    check_report(device, header, [lane.name for lane in self.plan_in_force().lanes])
                 self._received.append(Said(device, kind, header))
         else:
             raise Refused(f"device {device} sent {kind!r}, which is not a message of workers")

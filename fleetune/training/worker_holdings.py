@@ -173,7 +173,7 @@ class WorkerHoldings:
             return
         for key, arrival in self._exchange.take(BACKUP_ITEMS):
             if key.round == self._backing.rounds:
-                self._copies.add_backup(self._backing, items_of(key.lane, arrival))
+                self._copies.add_backup(self._backing, running.backups_of(key.sender, items_of(key.lane, arrival)))
         if running.backups_here <= self._copies.at(self._backing).keys():
             version, self._backing = self._backing, None
             self._exchange.send_control("backed_up", describe_version(version))

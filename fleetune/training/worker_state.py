@@ -47,7 +47,8 @@ from fleetune.training.checkpoints import (
 from fleetune.training.collector import Collector
 from fleetune.training.exchange import BrokenOff
 from fleetune.training.gradients import tied_holders
-from fleetune.training.optimizer import NamedOptimizer, moment_decays
+from fleetune.training.optimizer import NamedOptimizer, is_statistic, moment_decays
+from fleetune.training.received import check_tensor
 from fleetune.training.seat import TrainingSeat, gate_heads, new_seat
 from fleetune.training.task import WorkerTask
 
@@ -199,7 +200,8 @@ class ModelDescription:
     def program(self, plan: Plan, device: str) -> DeviceProgram:
         """Return a device's steps in a plan."""
         trainable = {unit for unit, names in self.state.items() if any(name in self.trainable for name in names)}
-        return lower(plan, trainable=trainable, tied=self.tied).of(device)
+        statistics = {unit for unit, names in self.state.items() if any(map(is_statistic, names))}
+        return lower(plan, trainable=trainable, tied=self.tied, statistics=statistics).of(device)
 
     def weights(self) -> WeightReader:
         """Return what reads the weights that training starts from."""
@@ -230,9 +232,7 @@ class WorkerState:
             self.collector.deal(plan)
 
     def shards(self, plan: Plan) -> dict[str, tuple[StateHolder, NamedOptimizer]]:
-        """Return what this worker writes into each file of a checkpoint: its groups' states as their leader, or a
-        collector's.
-        """
+        """Return what this worker writes into each file of a checkpoint, as a leader of groups or a collector."""
         found: dict[str, tuple[StateHolder, NamedOptimizer]] = {}
         for each in self.seats.values():
             seat = each.seat
@@ -260,9 +260,7 @@ class WorkerState:
         }
 
     def put(self, plan: Plan, found: dict[Item, Tensors]) -> None:
-        """Take over these items' tensors, each of which leaves `found` before the next one is copied; TryAgain if one
-        of this plan's is missing.
-        """
+        """Take over these items' tensors, of which each leaves `found` in turn; TryAgain if one is missing."""
         takers: dict[Item, list[tuple[StateHolder, NamedOptimizer]]] = {}
         for lane, held, optimizer in self._holders(plan):
             for name in _tensors_of(held, optimizer).keys() - self.constants:
@@ -304,6 +302,7 @@ def _tensors_of(held: StateHolder, optimizer: NamedOptimizer) -> dict[str, dict[
 def _put(held: StateHolder, optimizer: NamedOptimizer, name: str, tensors: Tensors) -> None:
     """Overwrite a parameter or buffer in place, and its optimizer state."""
     target = held.parameters[name] if name in held.parameters else held.buffers[name]
+    check_tensor("a device", f"the state of {name}", tensors[MODEL + name], target.dtype, tuple(target.shape))
     with torch.no_grad():
         target.copy_(tensors[MODEL + name])
     state = {key.removeprefix(OPTIMIZER): tensor for key, tensor in tensors.items() if key.startswith(OPTIMIZER)}

@@ -233,8 +233,11 @@ def _print_results(console: Console, results: "Results | None") -> None:
 
 
 def _beside(forecast_bytes: float, measured_bytes: float) -> tuple[str, str, str]:
-    """Forecast, measurement and error, as far as they are known; a forecast of 0 is none."""
-    known = forecast_bytes > 0 and measured_bytes > 0
+    """Forecast, measurement and error, as far as they are known; a forecast of 0 is none, and where something was to be
+    sent or held, so is a measurement of 0."""
+    if measured_bytes <= 0 < forecast_bytes:
+        return aligned_size(forecast_bytes), "-", ""
+    known = forecast_bytes > 0
     said = aligned_size(forecast_bytes) if known else ""
     return said, aligned_size(measured_bytes), f"{forecast_bytes / measured_bytes - 1:+.1%}" if known else ""
 

@@ -117,7 +117,8 @@ def _scores(found: TrainedRun, data: PreparedData) -> str:
     assert found.scores is not None
     rows = [f"| {one.name} | {one.before:.4g} | {one.after:.4g} | {one.better} |" for one in found.scores.scores]
     whole = found.scores.samples == data.size("test")
-    head = f"On {data.describe_size('test') if whole else f'{found.scores.samples} samples'} that nobody trained on:"
+    tested = data.describe_size("test") if whole else f"{found.scores.samples} samples"
+    head = f"On {tested} of {data.info.source}:" if data.info.local else f"On {tested} that nobody trained on:"
     return "\n".join([head, "", "| | before | after | better |", "|---|---|---|---|", *rows])
 
 

@@ -7,7 +7,7 @@ from fleetune import formatting
 from fleetune.contracts.metrics import Score
 from fleetune.drawing.charts import fleet_chart, loss_chart
 from fleetune.drawing.course import course_chart
-from fleetune.drawing.gantt import round_charts
+from fleetune.drawing.gantt import latencies_of, round_charts
 from fleetune.drawing.scores_text import scores_text
 from fleetune.monitoring.event_log import DONE
 from fleetune.store import RunRecord, StageRecord, Store
@@ -128,8 +128,10 @@ def _round(content: RunContent) -> Iterable[str]:
     """Pictures of a round: forecast, and beside it what was measured; without transfers where there are too many."""
     if content.plan is None or content.forecast is None:
         return
-    plan, fleet = content.plan.plan, content.fleet
-    drawn = [round_charts(plan, fleet, content.forecast, content.training, transfers=among) for among in (True, False)]
+    plan, latencies = content.plan.plan, latencies_of(content.fleet, content.profile)
+    drawn = [
+        round_charts(plan, latencies, content.forecast, content.training, transfers=among) for among in (True, False)
+    ]
     yield "## A round, forecast and measured" if drawn[0]["measured"] else "## A round, forecast"
     yield "Each track is a device or a link, each number a micro-batch."
     for name in ("forecast", "measured"):

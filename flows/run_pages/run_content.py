@@ -7,6 +7,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import EvaluationMetrics, Forecast, RoundMetrics, Score, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.profile import Profile
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError
 from fleetune.formatting import number
@@ -25,6 +26,7 @@ class RunContent:
     """The results of a run's stages; None for those that have none yet, or whose artifact cannot be read."""
 
     fleet: Fleet | None
+    profile: Profile | None
     plan: PlanResult | None
     forecast: Forecast | None
     """That of the training if there is one, which may have been forecast on an earlier measurement; else the plan's."""
@@ -66,6 +68,7 @@ def content_of(store: Store, run: RunRecord) -> RunContent:
     """The results of a run as far as it has come."""
     return RunContent(
         fleet=_read(store, run, Fleet, "fleet", "fleet.json"),
+        profile=_read(store, run, Profile, "profile", "profile.json"),
         plan=_read(store, run, PlanResult, "plan", "plan.json"),
         forecast=_read(store, run, Forecast, "metrics", "forecast.json")
         or _read(store, run, Forecast, "plan", "forecast.json"),
@@ -80,6 +83,7 @@ def result_of(store: Store, run: RunRecord) -> RunContent:
     """The plan, training and evaluation of a run: what its headline needs."""
     return RunContent(
         fleet=None,
+        profile=None,
         plan=_read(store, run, PlanResult, "plan", "plan.json"),
         forecast=None,
         training=_read(store, run, TrainingMetrics, "metrics", "training.json"),

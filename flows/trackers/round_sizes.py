@@ -17,7 +17,9 @@ class RoundSizes:
         """data_folder: the `data` artifact. seed: the run's."""
         self._of_lane = {lane.name: plan.micro_batch_samples * plan.micro_batches_of(lane) for lane in plan.lanes}
         self._lanes = len(plan.lanes)
-        self._data = PreparedData(data_folder) if self._lanes == 1 else None  # several lanes draw rows of their own
+        data = PreparedData(data_folder)
+        drawn = self._lanes == 1 and data.info.local is None  # several lanes, and owners, draw rows of their own
+        self._data = data if drawn else None
         self._seed = seed
 
     def samples(self, resting: Collection[str] = ()) -> int:

@@ -158,6 +158,16 @@ def test_patterns_and_validation_are_relative_to_the_run_file(run_file: Path) ->
         configs.load(run_file, ("data={files: ['c*.jsonl']}",))
 
 
+def test_a_path_on_another_machine_is_left_as_it_was_given(run_file: Path) -> None:
+    """Bug: this machine's symlinks were followed in the absolute path of a device's own data, which lie elsewhere."""
+    folder = run_file.parents[2] / "elsewhere"
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+    own = {"fast": str(link / "there.csv"), "slow": "there.csv"}
+    sets = ("strategy={name: lola-deft}", f"data={{source: stdlib-sources, local: {own}}}")
+    assert configs.load(run_file, sets).data.local == {**own, "slow": str(folder / "there.csv")}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

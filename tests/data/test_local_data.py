@@ -61,6 +61,9 @@ def test_devices_get_the_same_ids_for_the_union_of_their_labels(tmp_path: Path) 
     write_data(central, tmp_path / "data")
     info = PreparedData(tmp_path / "data").info
     assert info.local is not None and info.labels == ("apple", "fig", "pear", "plum")
+    assert info.notes == ("no device has a row of class plum, so it cannot be learned",)
+    sizes = PreparedData(tmp_path / "data").describe_sizes()
+    assert sizes == "2 samples to test on; 13 samples on 2 devices with data of their own"
     shared = SharedChoices(label_ids=info.local.label_ids, labels=info.labels, image_shape=(0, 0))
     for device, ids in (("a", [1] * 4 + [2] * 4), ("b", [0] * 5)):
         asked = Preparation(
@@ -92,6 +95,24 @@ def test_numbers_of_csv_columns_agree_as_numbers(tmp_path: Path) -> None:
     assert PreparedData(tmp_path / "data").labels == ("1", "2", "3", "10")
     with pytest.raises(Refused, match="labels of a are whole numbers and those of b are words"):
         check_agreement({"a": ("1", "2"), "b": ("no", "yes")})
+
+
+def test_rows_that_nobody_trains_are_not_compared_with_those_that_test(tmp_path: Path) -> None:
+    """Bug: test rows that equal the stand-ins of `data.source` were said to be training rows, which lie elsewhere."""
+    request = rows(tmp_path, "held-out", ["x", "y"])
+    file = Path(request.source)
+    file.write_text(file.read_text().replace("words 1", "words 0") * 10)
+    central = Preparation(
+        request=replace(request, validation=request.source),
+        spec=SPEC,
+        seed=1,
+        local=(LocalSource(device="a", digest="d", samples=6),),
+        local_labels=("x", "y"),
+    )
+    write_data(central, tmp_path / "data")
+    assert PreparedData(tmp_path / "data").info.notes == ()
+    write_data(replace(central, local=(), local_labels=()), tmp_path / "plain")
+    assert "are also training rows" in str(PreparedData(tmp_path / "plain").info.notes)
 
 
 def test_data_that_changed_since_the_survey_are_not_prepared(tmp_path: Path) -> None:

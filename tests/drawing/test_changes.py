@@ -14,6 +14,7 @@ from tests.drawing.contents import by_hand
 
 SVG = "{http://www.w3.org/2000/svg}"
 DEFT, GATES = hand_made.PLANS["deft"], hand_made.PLANS["gates"]
+DEVICES = [lane.segments[0].shares[0].device for lane in DEFT.lanes]
 BLOCKS = {lane.name: lane.segments[0].trains for lane in DEFT.lanes}
 SWAP = {"block-0": BLOCKS["block-2"], "block-2": BLOCKS["block-0"]}
 NEW = {GATES.gates[0].subnet: FULL * 20}
@@ -38,8 +39,8 @@ def test_moved_blocks_keep_their_colour() -> None:
     bars = [rect for rect in drawn.iter(f"{SVG}rect") if rect.get("class") == "bar"]
     assert len(bars) == len(DEFT.lanes) + 2
     hints = [(rect.findtext(f"{SVG}title") or "", rect.get("style")) for rect in bars]
-    assert hints[0] == ("block-0 trains layer.5 .. head (3 units) in rounds 0 to 3", "fill:var(--s0)")
-    assert hints[1] == ("block-0 trains layer.2 (1 unit) in rounds 4 to 9", "fill:var(--s2)")
+    assert hints[0] == (f"{DEVICES[0]} trains layer.5 .. head (3 units) in rounds 0 to 3", "fill:var(--s0)")
+    assert hints[1] == (f"{DEVICES[0]} trains layer.2 (1 unit) in rounds 4 to 9", "fill:var(--s2)")
     assert float(bars[1].get("width") or 0) / float(bars[0].get("width") or 1) == pytest.approx(1.5, rel=0.02)
 
 
@@ -57,6 +58,37 @@ def test_the_last_gates_stand_below_the_first() -> None:
     assert found is not None and found[0] == 8
     assert [gate.operations for gate in found[1].gates[:2]] == [FULL * 20] * 2
     assert found[1].gates[2:] == plan.gates[2:] and last_refresh(plan, rounds()) is None
+
+
+def test_gates_that_no_round_of_this_plan_had_are_not_drawn() -> None:
+    """Bugs: the choice after the last round, which nothing ran, was drawn in place of those that trained; and so was
+    one of another plan, before this one began."""
+    plan = replace(GATES, refresh_gates_every_rounds=1)
+    found = last_refresh(plan, rounds(r4={"gates": {GATES.gates[1].subnet: FULL * 20}}, r9={"gates": NEW}))
+    assert found is not None and found[0] == 5 and found[1].gates[0] == plan.gates[0]
+    assert last_refresh(plan, rounds(r4={"gates": NEW}), gates_from=5) is None
+    assert last_refresh(plan, rounds(r4={"gates": NEW}), gates_from=4) is not None
+
+
+def test_reports_of_lost_devices_say_whose_pictures_they_show() -> None:
+    """Bug: after a loss, the report drew the first plan without a word, and lost devices went on training blocks."""
+    made = trained("deft", rounds(r3={"moves": SWAP}))
+    assert made.training is not None
+    page = report(replace(made, training=replace(made.training, replanned_from_round=6)))
+    assert "From round 6 on another plan trained" in page and "in rounds 4 to 5" in page
+    assert "another plan trained" not in report(made) and "in rounds 4 to 9" in report(made)
+
+
+def test_what_was_not_measured_is_no_zero() -> None:
+    """Bug: where the only rounds of an attempt were those of another plan, or it had none, 0 B were "measured"."""
+    made = trained("deft", rounds())
+    assert made.training is not None
+    nothing = replace(
+        made.training, link_bytes=(), peak_memory_bytes=(), timeline=(), revised_from_round=0, resumed_from_round=10
+    )
+    page = report(replace(made, training=nothing))
+    assert "0 B" not in page and "sent in a round" not in page
+    assert "a round, measured, of other plans" in page and "training since it was resumed" in page
 
 
 def test_reports_tell_of_changes() -> None:

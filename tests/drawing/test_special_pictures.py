@@ -10,7 +10,7 @@ from fleetune.contracts.metrics import LinkBytes
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP, LinkUse, Share
 from fleetune.drawing import gantt, report
 from fleetune.drawing.charts import fleet_chart, used_pairs
-from fleetune.drawing.gantt import queueing_text, waits
+from fleetune.drawing.gantt import latencies_of, queueing_text, waits
 from fleetune.drawing.model_chart import gates_chart
 from fleetune.drawing.text import span_text
 from fleetune.formatting import seconds
@@ -45,6 +45,30 @@ def test_a_forecast_row_ends_before_its_message_arrives() -> None:
     """A forecast's transfers end when the link is free; the latency that follows is no queue."""
     found = [(wait.action, wait.arrived_s) for wait in waits(QUEUED, {"b>h": 0.5, "a>h": 0.5})]
     assert found == [("b/1F0", 0.7)], "a's gradient arrives after 2.1 s, when h has begun with it by the rows"
+
+
+def test_an_idle_device_has_no_queue() -> None:
+    """Bug: messages wait for a processor before a device has them, and this was drawn as a queue of idle devices."""
+    idle = (row("h", "a/1F0", 0.15, 0.2), row("h", "b/1F0", 1.0, 2.0))
+    assert waits((*QUEUED[:2], *idle)) == ()
+    made = by_hand("lanes")
+    times = tuple(replace(each, message_wait_s=0.004) for each in made.profile.times)
+    slow = latencies_of(made.fleet, replace(made.profile, times=times))
+    plain = latencies_of(made.fleet, made.profile)
+    assert {name: slow[name] - plain[name] for name in slow} == pytest.approx(dict.fromkeys(slow, 0.008))
+
+
+def test_long_names_leave_room_for_the_picture() -> None:
+    """Bug: with two devices of long names, the bars of their link lay left of the picture."""
+    names = [f"{letter}{'x' * 70}.example.org" for letter in "ab"]
+    rows = (row(f"{names[0]}>{names[1]}", "m/0F0", 0.0, 1.0), row(names[1], "m/1F0", 1.0, 2.0))
+    drawn = ElementTree.fromstring(gantt(rows, "t"))
+    found = [rect for rect in drawn.iter(f"{SVG}rect") if "bar" in rect.get("class", "").split()]
+    assert len(found) == 2 and all(float(rect.get("width") or 0) > 200 for rect in found)
+    assert all(float(rect.get("x") or 0) >= 0 for rect in drawn.iter(f"{SVG}rect"))
+    many = tuple(row(f"raspberry-pi-{k:02d}", f"raspberry-pi-{k:02d}/0F0", 0.0, 1.0) for k in range(8))
+    keys = [rect for rect in ElementTree.fromstring(gantt(many, "t")).iter(f"{SVG}rect") if rect.get("width") == "11"]
+    assert len(keys) > 8 and all(float(rect.get("x") or 0) >= 0 for rect in keys)
 
 
 def test_a_queue_is_drawn_below_its_device_with_every_wait() -> None:

@@ -86,10 +86,12 @@ def test_other_data_are_prepared_and_checked(store: Store, monkeypatch: pytest.M
     """Data that were named are prepared by a run of their own, even from the same source, and must fit."""
     past = trained_run(store)
     asked: list[StageSelection] = []
+    known: list[Any] = []
     labels = [("no", "yes"), ("no", "perhaps", "yes")]
 
     def prepare(context: RunContext, config: Any, selection: StageSelection) -> RunRecord:
         asked.append(selection)
+        known.append(config.model.config["id2label"])
         digest = put_data(store, labels.pop(0), tokenizer="t")
         stage = StageRecord(stage="prepare", key="1" * 64, outputs={"data": digest})
         return replace(past, id="demo-2", config=config, stages=(stage,))
@@ -103,12 +105,13 @@ def test_other_data_are_prepared_and_checked(store: Store, monkeypatch: pytest.M
     with pytest.raises(Refused, match=r"no, perhaps, yes.* trained for no, yes"):
         found.runner(context)
     assert {selection.until for selection in asked} == {"prepare"}
+    assert known == [{"0": "no", "1": "yes"}] * 2, "the classes keep the numbers of the model, whatever the data have"
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"labels": ("no", "perhaps", "yes")}, ("perhaps", "exactly these classes")),
+        ({"labels": ("no", "perhaps", "yes")}, ("perhaps", "with no others")),
         ({"labels": ("yes", "no")}, ("yes, no", "no, yes")),
         ({"tokenizer": "other"}, ("tokenizer", "random weights")),
         ({"size": 8}, ("3 x 8 x 8", "data.image_size")),

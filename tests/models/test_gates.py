@@ -23,7 +23,7 @@ from fleetune.models.source import configuration
 from tests.models.instances import Recorded, batch, recorded
 from tests.models.plain_nf4 import nearest
 from tests.models.test_attention_heads import FAMILIES, FOUR, HEADS, LORA
-from tests.training.model_families import TEXT, Family
+from tests.training.model_families import LANGUAGE, TEXT, Family
 
 SAMPLES = 3
 ROBERTA = Family("roberta", TEXT, {"model_type": "roberta", "vocab_size": 300, "max_position_embeddings": 66, **FOUR})
@@ -358,6 +358,34 @@ def test_a_gate_of_a_head_that_does_not_exist_is_refused(tmp_path: Path) -> None
     ready = recorded(quiet("vit"), tmp_path)
     with pytest.raises(Refused, match=r"gate of vit.layers.7#0: the model has no such head; it has vit\S*#0 to"):
         gated(ready, {"vit.layers.7#0": "12"})
+
+
+def test_a_block_that_divides_values_by_a_number_it_holds_is_refused(tmp_path: Path) -> None:
+    """Bug: GPT-1 writes down how many heads it has, and made four narrow ones, across heads, of the values of two."""
+    family = Family("openai-gpt", LANGUAGE, {
+        "model_type": "openai-gpt", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 300,
+    })  # fmt: skip
+    ready = recorded(family, tmp_path, precision="float64")
+    blocks = find_blocks(ready.graph, skeleton(configuration(ready.request, ready.labels), ready.request),
+                         configuration(ready.request, ready.labels))  # fmt: skip
+    gates = {head.name: "1322"[head.number] for head in attention_heads(blocks)}
+    with pytest.raises(Refused, match="cannot run one by one"):
+        gated(ready, gates)
+
+
+def test_scores_of_half_precision_are_those_of_the_loss(tmp_path: Path) -> None:
+    """Bug: gradients of fp16 were scored without the scale that training gives to the loss, and most were 0."""
+    ready = recorded(quiet("bert"), tmp_path)
+    config = configuration(ready.request, ready.labels)
+    heads = attention_heads(find_blocks(ready.graph, skeleton(config, ready.request), config))
+    segment = ready.segment(ready.units)
+    read = [ScoreAccumulator(heads, segment.parameters) for _ in range(3)]
+    for accumulator, scale, size in zip(read, (1.0, 2.0**16, 2.0**16), (1.0, 1.0, 2.0**112), strict=True):
+        given = sum((p * p).sum() for p in segment.parameters.values() if p.requires_grad)
+        accumulator.add_loss(0, given * size, scale)
+    plain, scaled, large = (accumulator.scores() for accumulator in read)
+    assert plain == scaled, "a scale is a power of two, which rounds nothing"
+    assert all(0 < each.gradient_magnitude < float("inf") for each in large), "halved until nothing overflows"
 
 
 def test_weights_that_are_loaded_later_are_those_that_run(tmp_path: Path) -> None:

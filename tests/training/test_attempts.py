@@ -10,7 +10,15 @@ from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
 from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete
-from fleetune.training.commit_log import CommitLog, adopt_newest, read_plan_start, record_plan_start, resume
+from fleetune.training.commit_log import (
+    COMMITS,
+    CommitLog,
+    adopt_newest,
+    logged_beyond,
+    read_plan_start,
+    record_plan_start,
+    resume,
+)
 from fleetune.training.task import TrainingTask
 from tests.clock import fleets
 from tests.training.test_recovery import TRAINING
@@ -113,6 +121,17 @@ def test_a_plan_starts_anew_where_plan_fleet_or_profile_differ(tmp_path: Path) -
     assert record_plan_start(task(tmp_path, fleet=SLOWER, plan=other), 5).from_round == 5, (
         "the newest checkpoint was damaged"
     )
+
+
+def test_what_another_plan_decided_is_not_repeated(tmp_path: Path) -> None:
+    """Bug: rounds of another plan that are run again gave this one their gates, too many for where heads are now."""
+    line = replace(committed(0), gates={"h": "11"})
+    other = fleets.plan(("u0 u1 u2 u3", {"a": 4}, 1))
+    record_plan_start(task(tmp_path), 0)
+    for changes, left in (({}, [line]), ({"plan": other}, []), ({"plan": other}, [line])):
+        CommitLog(tmp_path / COMMITS, [line]).close()
+        record_plan_start(task(tmp_path, **changes), 0)
+        assert logged_beyond(tmp_path, []) == left, "an attempt under the same plan repeats what it has decided"
 
 
 def test_the_start_of_an_earlier_version_is_kept(tmp_path: Path) -> None:

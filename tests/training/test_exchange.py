@@ -362,6 +362,8 @@ def test_a_new_attempt_does_not_wait_for_what_the_old_one_had_queued(beside: boo
         {"round": "later"},
         {"round": None},
         {"sent_s": "now"},
+        {"sent_s": 10**400},
+        {"described": [1]},
         {"piece": 5},
         {"piece": [2, 2]},
         {"piece": [-1, 2]},

@@ -146,3 +146,24 @@ def test_gradients_of_a_round_that_was_not_committed_are_dropped() -> None:
     held["a"].grad = torch.ones(5)
     updates.clear_gradients()
     assert updates.gradients() == {}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_parameters_may_get_their_first_gradients_later_than_others(kind: str) -> None:
+    """Bugs: heads that a refresh of gates trains first ended a training with momentum; clipping ended one on a device
+    none of whose heads is trained. Each parameter goes as it would alone."""
+    training = request(**OPTIMIZERS[kind])
+    held, alone = parameters("ab"), parameters("ab")
+    updates = NamedOptimizer(held, training)
+    updates.step(0, 0.5)
+    assert all(torch.equal(held[name], alone[name]) for name in held), "without gradients nothing changes"
+    single = {name: NamedOptimizer({name: alone[name]}, training) for name in alone}
+    for round, names in enumerate(("a", "a", "ab", "ab")):
+        for each in (held, alone):
+            for name in names:
+                each[name].grad = torch.randn(5, generator=torch.Generator().manual_seed(1000 * round + ord(name)))
+        updates.step(round, 1.0)
+        for name in names:
+            single[name].step(round, 1.0)
+    for name in held:
+        assert torch.equal(held[name], alone[name])

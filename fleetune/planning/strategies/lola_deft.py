@@ -226,7 +226,8 @@ def _all_roles(problem: Problem, clock: Clock, options: Options) -> list[Roles]:
         if options.server in options.devices:
             raise Refused(f"lola-deft: {options.server} is the server and one of the devices; the server tunes nothing")
         return [_beside(options.server, names)]
-    servers = [d.name for d in problem.fleet.devices if d.name not in wanted] or list(names)
+    beside = {*wanted, *problem.owners}  # an owner would receive what all others train
+    servers = [d.name for d in problem.fleet.devices if d.name not in beside] or list(names)
     passes_s = {name: _passes_s(problem, clock, name) for name in names}
     made = [_beside(server, names) for server in servers]
     return sorted(made, key=lambda roles: (_estimate_s(problem, roles, passes_s, options), roles.server))

@@ -24,6 +24,8 @@ ROUNDS = 60
 """Rounds of each training: some seconds are left when it is in its midst."""
 SAMPLE_S = 0.02
 """Processor time of a computation that shows how busy the machine is."""
+SAID_LINES = 40
+"""Last lines of the server that are shown with a training that did not end in time, as a locked file makes clients wait."""
 CONFIG: dict[str, Any] = {
     "name": "small",
     "seed": 4,
@@ -158,8 +160,13 @@ class Training:
         return process.pid
 
     def end_in_s(self, limit_s: float) -> None:
-        """Wait until nothing of it is left, and check the seconds that it took."""
-        end_in_s(lambda: self.alive, limit_s)
+        """Wait until nothing of it is left, and check the seconds that it took; what the server said tells why."""
+        try:
+            end_in_s(lambda: self.alive, limit_s)
+        except AssertionError as late:
+            said = (self.service.files.folder / "server.log").read_text().splitlines()[-SAID_LINES:]
+            late.add_note("\n".join(["the run:", self.service.logs(self.run), "the server:", *said]))
+            raise
 
     def pause(self) -> None:
         """Pause as the UI's dialog does."""
