@@ -25,7 +25,7 @@ ROUNDS = 60
 SAMPLE_S = 0.02
 """Processor time of a computation that shows how busy the machine is."""
 SAID_LINES = 40
-"""Last lines of the server that are shown with a training that did not end in time, as a locked file makes clients wait."""
+"""Last lines of the server that are shown with a training that did not end in time: a locked file makes it wait."""
 CONFIG: dict[str, Any] = {
     "name": "small",
     "seed": 4,
