@@ -20,7 +20,7 @@ from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
 from fleetune.training.described_model import described
 from fleetune.training.device_copies import await_device
-from fleetune.training.exchange import Exchange, Tensors, attempt_of
+from fleetune.training.exchange import Exchange, attempt_of
 from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
 from fleetune.training.optimizer import NamedOptimizer
@@ -75,12 +75,7 @@ class RunningPlan:
     @property
     def backups_here(self) -> frozenset[Item]:
         """What this device is to hold as backups for others."""
-        return _items_on(self.task.device, self.backups)
-
-    def backups_of(self, source: str, items: Mapping[Item, Tensors]) -> dict[Item, Tensors]:
-        """Return those of the items that this device holds for a source: what else it sends would stand for others'."""
-        held = _items_on(self.task.device, (each for each in self.backups if each.source == source))
-        return {item: tensors for item, tensors in items.items() if item in held}
+        return items_held(self.task.device, self.backups)
 
     def apply(self, commit: Mapping[str, Any]) -> list[TimelineRow]:
         """Apply the round that is prepared; return the rows of the average that follows it."""
@@ -174,7 +169,7 @@ class PlanLoader:
 
     def backups_here(self, plan: Plan) -> frozenset[Item]:
         """Return what this device is to hold as backups for others under a plan."""
-        return _items_on(self.task.device, backups_of(plan, self.described.unit_items))
+        return items_held(self.task.device, backups_of(plan, self.described.unit_items))
 
     def read(self, order: Migration, wanted: Collection[Item]) -> dict[Item, dict[str, torch.Tensor]]:
         """Return items of a version that is read from the disk: of a checkpoint, or of the initial weights."""
@@ -237,5 +232,7 @@ class PlanLoader:
         )
 
 
-def _items_on(device: str, backups: Iterable[SentBackup]) -> frozenset[Item]:
-    return frozenset().union(*(each.items for each in backups if each.holder == device))
+def items_held(device: str, backups: Iterable[SentBackup], source: str = "") -> frozenset[Item]:
+    """Return what a device holds for others, or for one of them."""
+    held = (each.items for each in backups if each.holder == device and source in ("", each.source))
+    return frozenset().union(*held)

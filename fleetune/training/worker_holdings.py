@@ -25,7 +25,7 @@ from fleetune.training.migration import (
     send_items,
 )
 from fleetune.training.parcels import fetch_items, fetch_residuals
-from fleetune.training.running_plan import PlanLoader, RunningPlan
+from fleetune.training.running_plan import PlanLoader, RunningPlan, items_held
 from fleetune.training.task import WorkerTask
 from fleetune.training.worker_links import WorkerLinks
 
@@ -173,7 +173,9 @@ class WorkerHoldings:
             return
         for key, arrival in self._exchange.take(BACKUP_ITEMS):
             if key.round == self._backing.rounds:
-                self._copies.add_backup(self._backing, running.backups_of(key.sender, items_of(key.lane, arrival)))
+                held = items_held(self._task.device, running.backups, key.sender)
+                sent = items_of(key.lane, arrival)  # whatever is not held for its sender would stand for another's
+                self._copies.add_backup(self._backing, {item: sent[item] for item in sent.keys() & held})
         if running.backups_here <= self._copies.at(self._backing).keys():
             version, self._backing = self._backing, None
             self._exchange.send_control("backed_up", describe_version(version))

@@ -53,7 +53,7 @@ class FakeExchange:
 
 def test_what_comes_late_is_no_part_of_the_next_version() -> None:
     """b holds w and x for a. A second copy of x of version 1 arrives while w of version 2 does: version 2 is not whole
-    until its own x is here."""
+    until its own x is here, and from a: an x of c would stand for a's after a loss."""
     exchange = FakeExchange()
     links = cast(WorkerLinks, SimpleNamespace(exchange=exchange, connect=lambda peers: list(peers)))
     holdings = WorkerHoldings(cast(WorkerTask, SimpleNamespace(device="b")), links)
@@ -63,7 +63,8 @@ def test_what_comes_late_is_no_part_of_the_next_version() -> None:
         holdings.back_up(running)
         exchange.arrives("a", number, W)
         if number == 2:
-            exchange.arrives("c", 1, X)
+            exchange.arrives("a", 1, X)
+            exchange.arrives("c", 2, X)
         holdings.end_backup(running)
         assert len(exchange.said) == number - 1, "x of this version is still missing"
         exchange.arrives("a", number, X)
