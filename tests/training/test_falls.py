@@ -198,7 +198,7 @@ LOSSES: dict[str, tuple[bool, tuple[Fault, ...], str]] = {
     "the only holder, and the holder of its backup": (
         True,
         (fault("d2", KILL, PREPARED, round=3), fault("d0", KILL, ALL_REDUCE, round=3, number=1)),  # one after round 2
-        r" d1: the checkpoint is read(\n.* on d1: .*)?",  # the second one at once, or when the first is read
+        r" d1: the checkpoint is read(.*\n.* on d1: .*)?",  # the second one at once, or when the first is read
     ),
     "a second one in the recovery": (
         True,
