@@ -222,6 +222,11 @@ class TrainingMetrics:
     """Why rounds of the config were left out, in a sentence; empty if none was."""
 
     @property
+    def rounds_as_planned(self) -> tuple[RoundMetrics, ...]:
+        """The rounds that this plan trained as it was forecast, before blocks moved or another one followed."""
+        return self.rounds[self.plan_from_round : self.revised_from_round]
+
+    @property
     def average_s(self) -> float:
         """Seconds of an average; 0 if none was measured."""
         return span_s(self.average)

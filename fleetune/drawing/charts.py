@@ -268,8 +268,7 @@ def round_chart(forecast: Forecast, training: TrainingMetrics | None) -> str:
     if forecast.interval is None:
         return ""
     low_s, high_s = forecast.interval.low_s, forecast.interval.high_s
-    of_plan = training.rounds[training.plan_from_round : training.revised_from_round] if training else ()
-    rounds_s = [each.round_s for each in of_plan if each.is_whole]
+    rounds_s = [each.round_s for each in (training.rounds_as_planned if training else ()) if each.is_whole]
     left = 80.0
     scale = (WIDTH - left - 20) / (1.05 * max(high_s, *rounds_s, 1e-9))
 

@@ -120,7 +120,7 @@ def report(content: ReportContent) -> str:
         coded=bool(coded_pairs(content.plan.plan)),
         unused_compression=_unused_compression(content.plan),
         queues=_queues(content, latencies),
-        of_other_plans=training is not None and not _of_this_plan(training),
+        of_other_plans=training is not None and not training.rounds_as_planned,
         refreshed_from=refreshed[0] if refreshed else None,
         sent=sum(link.bytes for link in content.forecast.link_bytes),
         profiled={t.device: t.profiling_s for t in content.profile.times if t.profiling_s is not None},
@@ -151,11 +151,6 @@ def _unused_compression(plan: PlanResult) -> bool:
     """Return whether codecs were asked for and no link has one."""
     asked = ("compression", "compression_ratio")
     return any(plan.options.get(name) is not None for name in asked) and not coded_pairs(plan.plan)
-
-
-def _of_this_plan(training: TrainingMetrics) -> tuple[RoundMetrics, ...]:
-    """Return the rounds that the plan has trained as it was forecast: `measured` means these, if there are any."""
-    return training.rounds[training.plan_from_round : training.revised_from_round]
 
 
 def _of_first_devices(training: TrainingMetrics) -> tuple[RoundMetrics, ...]:

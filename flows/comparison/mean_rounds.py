@@ -6,7 +6,7 @@ Strategies whose lanes are averaged every few rounds can only so be compared wit
 import statistics
 from collections.abc import Iterable
 
-from fleetune.contracts.metrics import Forecast, LinkBytes, RoundMetrics, TimelineRow, TrainingMetrics
+from fleetune.contracts.metrics import Forecast, LinkBytes, TimelineRow, TrainingMetrics
 from fleetune.contracts.plan import Lane, Plan
 from flows.comparison.record import RoundFigures
 
@@ -48,18 +48,12 @@ def average_s(training: TrainingMetrics, forecast: Forecast) -> float:
 def _measured_round_s(training: TrainingMetrics) -> float:
     """The mean of the medians of the kinds of rounds that this plan trained: some lanes rest, or gates are scored."""
     kinds: dict[tuple[tuple[str, ...], bool], list[float]] = {}
-    for one in training.rounds:
-        if _is_of_this_plan(training, one):
-            kinds.setdefault((one.resting, bool(one.gates)), []).append(one.round_s)
+    for one in training.rounds_as_planned:
+        kinds.setdefault((one.resting, bool(one.gates)), []).append(one.round_s)
     total = sum(len(rounds_s) for rounds_s in kinds.values())
     if not total:
         return training.median_round_s
     return sum(len(rounds_s) * statistics.median(rounds_s) for rounds_s in kinds.values()) / total
-
-
-def _is_of_this_plan(training: TrainingMetrics, one: RoundMetrics) -> bool:
-    before = training.revised_from_round
-    return training.plan_from_round <= one.round and (before is None or one.round < before)
 
 
 def _mean_bytes(
