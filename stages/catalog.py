@@ -90,7 +90,7 @@ PREPARE = StageSpec(
 )
 PROFILE = StageSpec(
     name="profile",
-    version=5,
+    version=6,
     module="stages.profile",
     config=("model", *BATCH, "training.optimizer", "training.momentum", "profile"),
     inputs=("fleet", "model", "data"),
@@ -111,7 +111,7 @@ PLAN = StageSpec(
 )
 TRAIN = StageSpec(
     name="train",
-    version=4,
+    version=5,
     module="stages.train",
     config=("model", "training"),
     unread=("training.recompute",),  # the plan has what came of it
@@ -138,7 +138,7 @@ MONITOR = StageSpec(
 )
 EVALUATE = StageSpec(
     name="evaluate",
-    version=2,
+    version=3,
     module="stages.evaluate",
     config=("name", "model"),
     inputs=("fleet", "model", "data", "profile", "plan", "checkpoint", "metrics", "events"),
