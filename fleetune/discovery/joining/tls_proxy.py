@@ -220,6 +220,10 @@ class TlsProxy:
     async def _listen(self) -> None:
         servers = [await asyncio.start_server(self._accept, sock=each) for each in self._sockets]
         await self._stop.wait()
+        for listener in self._sockets:
+            self._loop.remove_reader(listener)
+        for _ in range(3):  # a connection that asyncio has just taken starts, is attached to its server, and accepted:
+            await asyncio.sleep(0)  # closing the server between these steps would drop it without closing it
         for server in servers:
             server.close()
         for task in self._tasks:

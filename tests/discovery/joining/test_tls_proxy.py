@@ -207,3 +207,18 @@ def test_a_connection_that_comes_with_the_end_is_closed(engine: str, monkeypatch
                     assert line.recv(1) == b""
             finally:
                 gc.enable()
+
+
+def test_a_connection_that_asyncio_holds_at_the_end_is_closed(engine: str) -> None:
+    """Bug: asyncio drops a connection, with warnings, whose server is closed in the step after it was taken."""
+    with TlsProxy(listening_sockets(HERE), engine, None) as ending, socket.socket() as line:
+        line.settimeout(PATIENCE_S)
+
+        def connect_and_stop() -> None:
+            line.connect((LOOPBACK, ending.port))
+            ending._loop.call_soon(ending._stop.set)  # in the step that takes the connection, and before it
+
+        ending._loop.call_soon_threadsafe(connect_and_stop)
+        ending._thread.join(PATIENCE_S)
+        with suppress(ConnectionResetError):
+            assert line.recv(1) == b""
