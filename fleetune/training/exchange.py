@@ -103,7 +103,7 @@ class Exchange:
         self._beside: dict[str, tuple[PacedSender, int]] = {}
         """Peer -> what sends beside the round's messages, and most bytes of one of its own."""
         self._arrived: dict[tuple[Attempt, TransferKey], Arrival] = {}
-        self._partial = PartialMessages[tuple[Attempt, TransferKey]]()
+        self._partial = PartialMessages[tuple[Attempt, TransferKey]](lambda header: sum(_sizes_bytes(header["tensors"])))
         self._clock_offset = ClockOffset()
         self._control: list[Message] = []
         self.attempt = FIRST_ATTEMPT

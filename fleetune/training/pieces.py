@@ -16,6 +16,8 @@ class _Partial:
     header: Mapping[str, Any]
     """Of the first piece."""
     count: int
+    left_bytes: int
+    """Of the tensors that the header describes; pieces beyond them are not kept."""
     came: int = 0
     slices: list[memoryview] = field(default_factory=list)
 
@@ -27,7 +29,9 @@ class PartialMessages(Generic[Key]):
     loss itself is found by the numbers of the link's messages, and has its consequences there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size_bytes: Callable[[Mapping[str, Any]], int]) -> None:
+        """size_bytes: how many bytes the tensors have that a header describes."""
+        self._size_bytes = size_bytes
         self._partial: dict[Key, _Partial] = {}
 
     def __len__(self) -> int:
@@ -38,7 +42,8 @@ class PartialMessages(Generic[Key]):
     ) -> tuple[Mapping[str, Any], list[memoryview]] | None:
         """Add a piece; once the message is whole, return the header of its first piece and the slices of all.
 
-        ValueError or TypeError if the header says nothing sensible of a piece.
+        ValueError, KeyError or TypeError if the header says nothing sensible of a piece, ValueError if more comes than
+        the first one described.
         """
         number, count = header.get("piece", (0, 1))
         if not 0 <= number < count:
@@ -46,13 +51,17 @@ class PartialMessages(Generic[Key]):
         if count == 1:
             return header, parts
         if number == 0:
-            self._partial[key] = _Partial(header, count)
+            self._partial[key] = _Partial(header, count, self._size_bytes(header))
         partial = self._partial.get(key)
         if partial is None:
             return None
         if (number, count) != (partial.came, partial.count):
             del self._partial[key]
             return None
+        partial.left_bytes -= sum(part.nbytes for part in parts)
+        if partial.left_bytes < 0:
+            del self._partial[key]
+            raise ValueError(f"more bytes came than the {self._size_bytes(partial.header)} announced")
         partial.slices += parts
         partial.came += 1
         if partial.came < count:

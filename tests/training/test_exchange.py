@@ -396,6 +396,16 @@ def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
         assert len(exchange._partial) == 0
 
 
+def test_pieces_beyond_what_was_described_are_not_kept() -> None:
+    """Bug: the pieces of a message were kept whatever its tensors took, so that a peer could fill the memory."""
+    with listening() as (_, peer, exchange):
+        for number in range(3):
+            peer.send("b", Message("values", header(piece=[number, 9]), (PART[:8],)))
+        with pytest.raises(Refused, match="^a sent a 'values' .*more bytes came than the 12 announced"):
+            exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
+        assert len(exchange._partial) == 0
+
+
 def test_a_piece_that_is_lost_costs_its_message_and_no_other() -> None:
     """Bug: the next piece came over the connection that was back, and ended the whole training as malformed. What is
     left of such a message is ignored, until it is sent anew; the links' own numbers tell of the loss.
