@@ -90,7 +90,7 @@ PREPARE = StageSpec(
 )
 PROFILE = StageSpec(
     name="profile",
-    version=6,
+    version=7,
     module="stages.profile",
     config=("model", *BATCH, "training.optimizer", "training.momentum", "profile"),
     inputs=("fleet", "model", "data"),
@@ -100,7 +100,7 @@ PROFILE = StageSpec(
 )
 PLAN = StageSpec(
     name="plan",
-    version=5,
+    version=6,
     module="stages.plan",
     config=("strategy", *BATCH, "training.recompute"),
     local_config=("data.local",),

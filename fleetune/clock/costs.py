@@ -309,8 +309,9 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     twice = profile.repeated_bytes(segment.trained)
     lasting = segment_bytes(units, trained=trained, state_per_param_byte=optimizer, kept_samples=0)
     with_gradients = segment_bytes(units, trained=trained, state_per_param_byte=1 + optimizer, kept_samples=0)
-    lasting -= profile.repeated_bytes(segment.units) + math.floor(twice * optimizer)
-    with_gradients -= profile.repeated_bytes(segment.units) + math.floor(twice * (1 + optimizer))
+    weights_twice = profile.repeated_weight_bytes(segment.units)
+    lasting -= weights_twice + math.floor(twice * optimizer)
+    with_gradients -= weights_twice + math.floor(twice * (1 + optimizer))
     held = activations(profile, _differentiated(units, trained), segment.recompute)
     held_micro_batches = kept_micro_batches(plan, device, placed)
     summing = 1 if plan.collector else len(segment.devices)
@@ -341,17 +342,30 @@ def _workspace_bytes(device: str, placed: PlacedSegment, profile: Profile) -> in
 
 
 def _shared_bytes(plan: Plan, device: str, profile: Profile) -> int:
-    """Return the bytes of frozen weights that a device holds once and needs in several segments.
+    """Return the bytes of frozen weights that a device holds once and needs in several segments."""
+    needed: dict[str, list[int]] = {}
+    for placed in segments_on(plan, device):
+        for name, size in _frozen_bytes(placed.segment, profile).items():
+            needed.setdefault(name, []).append(size)
+    return sum(sum(frozen) - max(frozen) for frozen in needed.values())
+
+
+def _frozen_bytes(segment: Segment, profile: Profile) -> dict[str, int]:
+    """Return the frozen weights of a segment: unit -> those of its own, name -> one that it shares with other units.
 
     A unit's weights are frozen, but for its trained part where the segment trains it; buffers are each segment's own.
     """
-    needed: dict[str, list[int]] = {}
-    for placed in segments_on(plan, device):
-        for name in placed.segment.units:
-            unit = profile.unit(name)
-            trained = unit.trainable_bytes if name in placed.segment.trained else 0
-            needed.setdefault(name, []).append(unit.param_bytes - trained)
-    return sum(sum(frozen) - max(frozen) for frozen in needed.values())
+    units = [profile.unit(name) for name in segment.units]
+    trained = {name for unit in units if unit.name in segment.trained for name in unit.tied}
+    found: dict[str, int] = {}
+    for unit in units:
+        tied = sum(profile.tied_bytes.get(name, 0) for name in unit.tied)
+        frozen = {name: profile.shared_bytes.get(name, 0) for name in unit.frozen_tied}
+        own_trained = unit.trainable_bytes - tied if unit.name in segment.trained else 0
+        found[unit.name] = unit.param_bytes - own_trained - tied - sum(frozen.values())
+        found |= {f"weight {name}": size for name, size in frozen.items()}
+        found |= {f"weight {name}": profile.tied_bytes.get(name, 0) for name in unit.tied if name not in trained}
+    return found
 
 
 def _collected_bytes(plan: Plan, profile: Profile) -> int:

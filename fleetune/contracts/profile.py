@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fleetune.contracts.link_codecs import CODECS, ELEMENT_BYTES
 from fleetune.contracts.record import distinct, finite, not_negative, one_of, positive, record
+from fleetune.contracts.subnet import Subnet
 from fleetune.errors import Refused
 
 
@@ -43,7 +44,9 @@ class Unit:
     cut_after: bool = True
     """False if the tensors after this unit cannot be split by samples: the next unit must stay with this one."""
     tied: tuple[str, ...] = ()
-    """Names of parameters shared with other units; their holders sum the gradients every round."""
+    """Names of trained parameters shared with other units; their holders sum the gradients every round."""
+    frozen_tied: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Names of frozen parameters shared with other units."""
     coded_elements: Annotated[tuple[int, ...] | None, Field(exclude_if=lambda value: value is None)] = None
     """[value] Elements per sample of what a codec may change at a cut after this unit; masks, positions and what all
     samples share are not among it. None: unknown, all that crosses counts as one value."""
@@ -258,44 +261,6 @@ class DeviceTimes:
 
 
 @record
-class SubnetPart:
-    """The share of one unit that belongs to a subnet."""
-
-    unit: str
-    share: float
-    """Share of the unit's work and bytes, in (0, 1]."""
-
-    def __post_init__(self) -> None:
-        positive(f"part of unit {self.unit}", share=self.share)
-        if self.share > 1:
-            raise Refused(f"part of unit {self.unit}: share {self.share} is above 1; give the part of the unit")
-
-
-@record
-class Subnet:
-    """A head of a block and an equal part of its feed-forward layer: D2FT (§2) trains, runs or skips it as a whole."""
-
-    name: str
-    """`encoder.layer.3#2`: block and head."""
-    parts: tuple[SubnetPart, ...]
-    weight_magnitude: float
-    """Sum of |w| of its weights, D2FT eq. (3)."""
-    gradient_magnitude: float
-    """Sum of |gradient| over the scored micro-batches."""
-    fisher: tuple[float, ...]
-    """[micro-batch] sum of squared gradients, D2FT eq. (2)."""
-
-    def __post_init__(self) -> None:
-        if not self.parts:
-            raise Refused(f"subnet {self.name}: it needs a part of at least one unit")
-        distinct(f"subnet {self.name}", "unit", (part.unit for part in self.parts))
-        scores = {"weight_magnitude": self.weight_magnitude, "gradient_magnitude": self.gradient_magnitude}
-        for name, value in (*scores.items(), *(("fisher", value) for value in self.fisher)):
-            finite(f"subnet {self.name}", **{name: value})
-            not_negative(f"subnet {self.name}", **{name: value})
-
-
-@record
 class Profile:
     """The `profile` artifact; the graph of its units is `graph.json` of the `model` artifact."""
 
@@ -313,6 +278,9 @@ class Profile:
     """Size of an element that a codec may change: 8 in a model of float64."""
     tied_bytes: Annotated[dict[str, int], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
     """Name of a trained parameter that several units share (`Unit.tied`) -> its bytes."""
+    shared_bytes: Annotated[dict[str, int], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
+    """Name of a parameter that several units share -> what a segment holds of it once, beside `tied_bytes`: all of a
+    frozen one (`Unit.frozen_tied`), the copy in half precision of a trained one."""
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -363,6 +331,26 @@ class Profile:
             return 0
         times = Counter(name for unit in units for name in self.unit(unit).tied)
         return sum((count - 1) * self.tied_bytes.get(name, 0) for name, count in times.items())
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether units share weights that a device holds once where it has both."""
+        return bool(self.tied_bytes or self.shared_bytes)
+
+    def repeated_weight_bytes(self, units: Iterable[str]) -> int:
+        """Return the bytes of weights, trained or frozen, that several of these units share, each but once."""
+        if not self.shares_weights:
+            return 0
+        each = [self.unit(name) for name in units]
+        times = Counter(name for unit in each for name in (*unit.tied, *unit.frozen_tied))
+        held = {name: self.tied_bytes.get(name, 0) + self.shared_bytes.get(name, 0) for name in times}
+        return sum((count - 1) * held[name] for name, count in times.items())
+
+    def weight_bytes(self, units: Iterable[str]) -> int:
+        """Return the bytes of the parameters and buffers of these units, each counted once."""
+        names = tuple(units)
+        each = map(self.unit, names)
+        return sum(unit.param_bytes + unit.buffer_bytes for unit in each) - self.repeated_weight_bytes(names)
 
     def trainable_bytes(self, units: Iterable[str]) -> int:
         """Return the bytes of the trained parameters of these units, each counted once."""

@@ -134,12 +134,12 @@ def refuse_tied_adapters(skeleton: nn.Module, lora: Lora | None) -> None:
         )
 
 
-def tied_parameters_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return unit -> its trained parameters that another unit reads too."""
+def tied_parameters_by_unit(graph: g.Graph, skeleton: nn.Module, *, trained: bool = True) -> dict[str, tuple[str, ...]]:
+    """Return unit -> its trained parameters that another unit reads too; with `trained` False the frozen ones."""
     by_unit = state_by_unit(graph, skeleton)
     holders: dict[str, int] = {}
     for names in by_unit.values():
         for name in names:
             holders[name] = holders.get(name, 0) + 1
-    trained = {name for name, p in skeleton.named_parameters() if p.requires_grad}
-    return {unit: tuple(n for n in names if holders[n] > 1 and n in trained) for unit, names in by_unit.items()}
+    kind = {name for name, p in skeleton.named_parameters() if p.requires_grad == trained}
+    return {unit: tuple(n for n in names if holders[n] > 1 and n in kind) for unit, names in by_unit.items()}

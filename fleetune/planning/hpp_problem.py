@@ -95,11 +95,14 @@ def in_one_stage(posed: PosedProblem, profile: Profile) -> PosedProblem:
     layers = []
     for layer, (first, end) in zip(posed.problem.layers, pairwise(posed.edges), strict=True):
         own = [unit.name for unit in profile.units[first:end]]
-        before = profile.repeated_bytes(seen)
+        before, weights_before = profile.repeated_bytes(seen), profile.repeated_weight_bytes(seen)
         seen += own
-        twice = profile.repeated_bytes(seen) - before
+        twice, weights_twice = (
+            profile.repeated_bytes(seen) - before,
+            profile.repeated_weight_bytes(seen) - weights_before,
+        )
         trained = layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes
-        layers.append(replace(layer, param_bytes=layer.param_bytes - twice, trainable_bytes=trained - twice))
+        layers.append(replace(layer, param_bytes=layer.param_bytes - weights_twice, trainable_bytes=trained - twice))
     return posed._replace(problem=replace(posed.problem, layers=tuple(layers), warmup=(1,)))
 
 

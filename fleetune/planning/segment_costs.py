@@ -18,7 +18,7 @@ from fleetune.clock.costs import RECEIVED_PER_GRADIENT_BYTE
 from fleetune.contracts.profile import Unit, fewest_samples
 from fleetune.planning.layers import cut_places, join_units
 from fleetune.planning.strategy import Problem, free_bytes
-from fleetune.solving.hpp.instance import LayerBytes
+from fleetune.solving.hpp.instance import LayerBytes, RepeatedBytes
 from fleetune.solving.hpp.sample_allocation import allocate, allocate_runs
 
 Group = tuple[str, ...]
@@ -49,10 +49,24 @@ class SegmentCosts:
             [join_units(units[i:j]) for i, j in pairwise(self.edges)],
             problem.profile.optimizer_bytes_per_param_byte,
             received_per_byte=RECEIVED_PER_GRADIENT_BYTE,
-        )
+        )._replace(repeated=self._repeated())
         self._fewest = np.array([fewest_samples(units[i:j]) for i, j in pairwise(self.edges)])
         all_edges = np.arange(len(self.edges))
         self._runs = all_edges[:, None], all_edges[None, :]
+
+    def _repeated(self) -> RepeatedBytes | None:
+        """What units of a run share and a device holds once; None where units share nothing."""
+        profile, edges = self.problem.profile, self.edges
+        shared = [{*unit.tied, *unit.frozen_tied} for unit in profile.units]
+        if not any(shared):
+            return None
+        weights, trained = (np.zeros((len(edges), len(edges)), np.int64) for _ in range(2))
+        for name in sorted(set().union(*shared)):
+            before = np.cumsum([0, *(name in names for names in shared)])[edges]
+            again = np.maximum(before[None, :] - before[:, None] - 1, 0)
+            trained += again * profile.tied_bytes.get(name, 0)
+            weights += again * (profile.tied_bytes.get(name, 0) + profile.shared_bytes.get(name, 0))
+        return RepeatedBytes(weights, trained)
 
     @property
     def blocks(self) -> int:

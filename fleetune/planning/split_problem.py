@@ -115,18 +115,26 @@ class SplitProblemBuilder:
 
     def _frozen_bytes(self, cuts: Cuts) -> int:
         """Bytes of part 2's frozen weights, which a helper holds once for all clients."""
-        return sum(u.param_bytes - u.trainable_bytes for u in self.problem.profile.units[cuts.first : cuts.second])
+        profile = self.problem.profile
+        units = profile.units[cuts.first : cuts.second]
+        names = [unit.name for unit in units]
+        twice = profile.repeated_weight_bytes(names) - profile.repeated_bytes(names)
+        return sum(unit.param_bytes - unit.trainable_bytes for unit in units) - twice
 
     def _copy_bytes(self, cuts: Cuts, client: str) -> int:
         """Bytes of a client's copy of part 2 on its helper, beside the frozen weights."""
-        units: Sequence[Unit] = self.problem.profile.units[cuts.first : cuts.second]
+        profile = self.problem.profile
+        units: Sequence[Unit] = profile.units[cuts.first : cuts.second]
+        names = [unit.name for unit in units]
+        state = 1 + profile.optimizer_bytes_per_param_byte
         whole = segment_bytes(
             units,
             trained=units,
-            state_per_param_byte=1 + self.problem.profile.optimizer_bytes_per_param_byte,
+            state_per_param_byte=state,
             kept_samples=self.micro_batches[client] * self.samples,
         )
-        return whole - self._frozen_bytes(cuts)
+        twice = profile.repeated_weight_bytes(names) + floor(profile.repeated_bytes(names) * state)
+        return whole - twice - self._frozen_bytes(cuts)
 
     def _micro_batches(self, least: int | None) -> dict[str, int]:
         """Client -> micro-batches in a round: in proportion to its speed, the fastest runs all."""

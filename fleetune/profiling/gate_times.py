@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 
 from fleetune.contracts.plan import FORWARD_ONLY, FULL, SKIP
-from fleetune.contracts.profile import GateExtra, GateTimes, SubnetPart
+from fleetune.contracts.profile import GateExtra, GateTimes
+from fleetune.contracts.subnet import SubnetPart
 from fleetune.models.attention_heads import AttentionHead
 from fleetune.models.graph import Graph
 from fleetune.models.segment import SegmentRunner, Values

@@ -8,7 +8,7 @@ import psutil
 from torch import nn
 
 from fleetune.contracts.fleet import Device
-from fleetune.contracts.profile import Subnet
+from fleetune.contracts.subnet import Subnet
 from fleetune.errors import Refused
 from fleetune.launching import LocalSites
 from fleetune.launching.running_jobs import RunningJobs

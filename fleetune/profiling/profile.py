@@ -54,6 +54,7 @@ def profile(task: ProfilingTask) -> Profile:
         scored_rows=rows,
         element_bytes=coded_element_bytes(graph) if task.codecs else ELEMENT_BYTES,
         tied_bytes=tied_bytes(graph, module),
+        shared_bytes=shared_bytes(graph, module),
     )
     json_io.write(made, task.output / "profile.json")
     return made
@@ -194,6 +195,7 @@ def unit_sizes(
     """
     parameters, buffers = dict(skeleton.named_parameters()), dict(skeleton.named_buffers())
     state, tied = state_by_unit(graph, skeleton), tied_parameters_by_unit(graph, skeleton)
+    frozen = tied_parameters_by_unit(graph, skeleton, trained=False)
     copies = copy_bytes(skeleton, graph.compute)
     made = []
     for index, unit in enumerate(graph.units):
@@ -213,6 +215,7 @@ def unit_sizes(
                 flops=flops[index],
                 cut_after=unit is not graph.units[-1] and is_cuttable(graph, unit.nodes[-1]),
                 tied=tied[unit.name],
+                frozen_tied=frozen[unit.name],
             )
         )
     return tuple(made)
@@ -222,6 +225,18 @@ def tied_bytes(graph: Graph, skeleton: nn.Module) -> dict[str, int]:
     """Return trained parameter that several units read -> its bytes."""
     parameters, tied = dict(skeleton.named_parameters()), tied_parameters_by_unit(graph, skeleton)
     return {name: _bytes(parameters[name]) for name in sorted({name for names in tied.values() for name in names})}
+
+
+def shared_bytes(graph: Graph, skeleton: nn.Module) -> dict[str, int]:
+    """Return parameter that several units read -> its bytes if it is frozen, else those of its copy, if it has one."""
+    parameters, copies = dict(skeleton.named_parameters()), copy_bytes(skeleton, graph.compute)
+    trained, frozen = (
+        {name for names in tied_parameters_by_unit(graph, skeleton, trained=kind).values() for name in names}
+        for kind in (True, False)
+    )
+    return {name: _bytes(parameters[name]) for name in sorted(frozen)} | {
+        name: copies[name] for name in sorted(trained) if name in copies
+    }
 
 
 def with_min_samples(units: Sequence[Unit], fewest: Mapping[str, int]) -> tuple[Unit, ...]:

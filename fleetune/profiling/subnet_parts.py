@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from torch import nn
 
-from fleetune.contracts.profile import SubnetPart
+from fleetune.contracts.subnet import SubnetPart
 from fleetune.models import graph as g
 from fleetune.models.attention_heads import AttentionHead, DenseLayer, HalfBlock
 from fleetune.models.nf4 import elements_of

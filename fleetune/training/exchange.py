@@ -103,7 +103,9 @@ class Exchange:
         self._beside: dict[str, tuple[PacedSender, int]] = {}
         """Peer -> what sends beside the round's messages, and most bytes of one of its own."""
         self._arrived: dict[tuple[Attempt, TransferKey], Arrival] = {}
-        self._partial = PartialMessages[tuple[Attempt, TransferKey]](lambda header: sum(_sizes_bytes(header["tensors"])))
+        self._partial = PartialMessages[tuple[Attempt, TransferKey]](
+            lambda header: sum(_sizes_bytes(header["tensors"]))
+        )
         self._clock_offset = ClockOffset()
         self._control: list[Message] = []
         self.attempt = FIRST_ATTEMPT
@@ -322,6 +324,11 @@ def attempt_of(header: Mapping[str, Any]) -> Attempt:
     """Return the attempt of a message; ValueError or TypeError if it is malformed."""
     coordinator, number = header["attempt"]
     return Attempt(int(coordinator), int(number))
+
+
+def _described_bytes(header: Mapping[str, Any]) -> int:
+    """Return the bytes of all tensors that a message describes."""
+    return sum(_sizes_bytes(header["tensors"]))
 
 
 def _sizes_bytes(described: list[Any]) -> list[int]:

@@ -7,7 +7,8 @@ import pytest
 from fleetune.checks import findings, validate
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import Backup, Gate, LinkUse, Plan
-from fleetune.contracts.profile import Profile, Subnet, SubnetPart
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.errors import Infeasible, Refused
 from tests.clock import fleets, ticks
 from tests.clock.ticks import segment

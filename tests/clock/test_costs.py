@@ -15,8 +15,9 @@ from fleetune.clock.costs import (
     workspace_bytes,
 )
 from fleetune.contracts.fleet import Device, Fleet
-from fleetune.contracts.plan import Gate, LinkUse, Plan, Share
-from fleetune.contracts.profile import GateExtra, GateTimes, Profile, Subnet, SubnetPart
+from fleetune.contracts.plan import Gate, LinkUse, Plan, Segment, Share
+from fleetune.contracts.profile import GateExtra, GateTimes, Profile
+from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.errors import Refused
 from tests.clock import ticks
 from tests.clock.ticks import picture, segment
@@ -253,6 +254,46 @@ def test_a_unit_that_one_lane_freezes_and_another_trains_is_held_twice_only_wher
     frozen = (100 + 1000 + 400) + 2 * 7  # u2 is frozen in x, u0 in y
     trained = (100 + 3 * 100 + 111) + (400 + 3 * 400 + 100)
     assert needed(ticks.plan(lanes)) == 5 + frozen + trained
+
+
+def tied_profile() -> Profile:
+    """u0 and u2 read a frozen weight of 60 bytes, and u1 its own frozen 800."""
+    u0, u1, u2 = UNITS
+    ends = [replace(unit, param_bytes=unit.param_bytes + 60, frozen_tied=("w",)) for unit in (u0, u2)]
+    return replace(PROFILE, units=(ends[0], u1, ends[1]), shared_bytes={"w": 60})
+
+
+@pytest.mark.parametrize(
+    ("lanes", "expected"),
+    [
+        ({"m": [segment("u0 u1 u2", "a")]}, WEIGHTS + 60 + 3 * 700 + 111),
+        ({"m": [segment("u0", "a"), segment("u1", "h"), segment("u2", "a")]}, 507 + 60 + 3 * 500 + 101),
+        ({"m": [segment("u0 u1", "a"), segment("u2", "b")]}, 1107 + 60 + 3 * 300 + 11),
+    ],
+    ids=["one segment", "two segments of one device", "segments of two devices"],
+)
+def test_a_frozen_weight_that_units_share_is_held_once(lanes: dict[str, list[Segment]], expected: int) -> None:
+    """Bug: where only adapters are trained, an embedding tied to its head counted twice on a device that has both, so
+    that a model of which it is half was said not to fit.
+    """
+    assert Clock(ticks.fleet(NAMES), tied_profile()).memory_bytes(ticks.plan(lanes), "a") == 5 + expected
+
+
+def test_a_trained_weight_that_two_lanes_need_as_it_is_is_held_once() -> None:
+    """x and y train u1 alone; both ends read w, of 50 bytes, which others train: a holds it once for both."""
+    ends = [replace(unit, tied=("w",)) for unit in (UNITS[0], UNITS[2])]
+    tied = replace(PROFILE, units=(ends[0], UNITS[1], ends[1]), tied_bytes={"w": 50})
+    lanes = {name: [segment("u0 u1 u2", "a", trains="u1")] for name in "xy"}
+    memory = Clock(ticks.fleet(NAMES), tied).memory_bytes(ticks.plan(lanes), "a")
+    assert memory == 5 + (100 - 50) + (400 - 50) + 50 + 800 + 2 * 7 + 2 * (200 + 3 * 200 + 110)
+
+
+def test_the_copy_in_half_precision_of_a_weight_that_units_share_is_held_once() -> None:
+    """A trained weight of 50 bytes has a copy of 25, which both units count among their buffers."""
+    ends = [replace(unit, tied=("w",), buffer_bytes=unit.buffer_bytes + 25) for unit in (UNITS[0], UNITS[2])]
+    tied = replace(PROFILE, units=(ends[0], UNITS[1], ends[1]), tied_bytes={"w": 50}, shared_bytes={"w": 25})
+    plan = whole()
+    assert Clock(ticks.fleet(NAMES), tied).memory_bytes(plan, "a") == 5 + WEIGHTS + 25 - 50 + 3 * 650 + 111
 
 
 def test_an_average_needs_its_parts_when_gradients_and_activations_are_gone() -> None:

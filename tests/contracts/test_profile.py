@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.profile import Profile, Subnet, SubnetPart
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.errors import Refused
 from tests.clock import fleets
 

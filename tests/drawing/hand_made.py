@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from fleetune.contracts.plan import DeviceOrder, Gate, Lane, LinkUse, Plan, Segment, Share
-from fleetune.contracts.profile import Profile, Subnet, SubnetPart
+from fleetune.contracts.profile import Profile
+from fleetune.contracts.subnet import Subnet, SubnetPart
 from tests.clock import fleets
 
 CLIENTS = ("phone-1", "phone-2", "laptop-1", "laptop-2")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fleetune.contracts.profile import Profile
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.init_weights import write_init_weights
@@ -15,7 +16,7 @@ from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
 from fleetune.models.unit_graph import record_units
 from fleetune.models.weights import WeightReader
-from fleetune.profiling.profile import unit_sizes
+from fleetune.profiling.profile import shared_bytes, tied_bytes, unit_sizes
 from tests.models.instances import CPU, LABELS, Recorded, batch, recorded
 from tests.training.model_families import BY_NAME
 
@@ -43,6 +44,28 @@ def test_what_is_held_is_what_the_profile_counts(tmp_path: Path) -> None:
         assert {t.dtype for t in (*segment.parameters.values(), *copies)} <= {torch.float32, torch.bfloat16}
         held = (*segment.parameters.values(), *segment.buffers.values(), *copies)
         assert unit.param_bytes + unit.buffer_bytes == sum(t.numel() * t.element_size() for t in held)
+
+
+@pytest.mark.parametrize("mixed", [None, "bf16"])
+@pytest.mark.parametrize("lora", [None, Lora(r=2, targets=("c_attn",))], ids=["all weights", "adapters"])
+def test_a_weight_that_units_share_is_held_once_and_counted_so(
+    lora: Lora | None, mixed: str | None, tmp_path: Path
+) -> None:
+    """GPT-2's embedding is its head: a device with all units has it, and its copy in half precision, but once, whether
+    it is trained or frozen below adapters.
+    """
+    ready = recorded(BY_NAME["gpt2"], tmp_path, lora=lora, mixed_precision=mixed)
+    module = skeleton(configuration(ready.request, ()), ready.request)
+    nothing = [0] * len(ready.units)
+    units = unit_sizes(ready.graph, module, nothing, nothing, 8)
+    sizes = {"tied_bytes": tied_bytes(ready.graph, module), "shared_bytes": shared_bytes(ready.graph, module)}
+    profile = Profile(model="gpt2", units=units, batch_sizes=(1,), times=(), **sizes)
+    segment = ready.segment(list(ready.units))
+    copies = [t for name, t in segment.read_weights().items() if t is not segment.parameters[name]]
+    held = sum(t.numel() * t.element_size() for t in (*segment.parameters.values(), *segment.buffers.values(), *copies))
+    assert profile.weight_bytes(ready.units) == held < sum(unit.param_bytes + unit.buffer_bytes for unit in units)
+    ends = [unit.name for unit in units if unit.frozen_tied], [unit.name for unit in units if unit.tied]
+    assert ends == (([units[0].name, units[-1].name], []) if lora else ([], [units[0].name, units[-1].name]))
 
 
 def test_half_the_bytes_cross_a_cut_and_are_kept(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fleetune.contracts.fleet import Fleet, Link
-from fleetune.contracts.profile import DeviceTimes, Profile, Subnet, SubnetPart, Unit
+from fleetune.contracts.profile import DeviceTimes, Profile, Unit
+from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.planning import Problem
 from tests.clock import fleets
 

@@ -7,7 +7,7 @@ import pytest
 from fleetune.clock import Clock
 from fleetune.contracts.head_scores import HeadScores
 from fleetune.contracts.plan import PlanResult
-from fleetune.contracts.profile import Subnet
+from fleetune.contracts.subnet import Subnet
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.strategies.d2ft import choose_gates

@@ -1,5 +1,6 @@
 """Strategies single, dp and pp on problems with known plans, and their errors."""
 
+from dataclasses import replace
 from itertools import combinations, permutations
 
 import numpy as np
@@ -226,3 +227,32 @@ def test_a_group_shares_samples_the_same_for_all_runs_at_once_as_for_each_alone(
             continue
         each = [costs.seconds(device, y)[i, j] for device, y in zip(group, shares, strict=True)]
         assert matrix[i, j] == pytest.approx(max(each), rel=1e-9)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_planners_count_weights_that_units_share_as_the_clock_does(frozen: bool) -> None:
+    """Bug: planners counted an embedding that is also the head twice on a device that has both. What they say that a
+    device lacks for a run, and what the clock says that it needs, differ by the workspace and the runtime alone.
+    """
+    problem, weight = small(), 3_000
+    first, *middle, last = problem.profile.units
+    named = {"frozen_tied": ("w",)} if frozen else {"tied": ("w",)}
+    ends = [
+        replace(
+            unit,
+            param_bytes=unit.param_bytes + weight,
+            trainable_bytes=unit.trainable_bytes + (0 if frozen else weight),
+            **named,
+        )
+        for unit in (first, last)
+    ]
+    sizes = {"shared_bytes": {"w": weight}} if frozen else {"tied_bytes": {"w": weight}}
+    profile = replace(problem.profile, units=(ends[0], *middle, ends[1]), **sizes)
+    problem = replace(problem, profile=profile)
+    costs, clock = SegmentCosts(problem), Clock(problem.fleet, profile)
+    device = problem.fleet.devices[0]
+    for i, j in combinations(range(costs.blocks + 1), 2):
+        held = segment(costs.units(i, j), [(device.name, problem.micro_batch_samples)], 1)
+        plan = single_lane_plan("by hand", problem, [held])
+        lacks = costs.missing(device.name, problem.micro_batch_samples)[i, j]
+        assert lacks == clock.memory_bytes(plan, device.name) - device.memory_bytes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleetune.contracts.plan import Gate, LinkUse, Plan
-from fleetune.contracts.profile import Subnet, SubnetPart
+from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.planning.revision import Reviser
 from fleetune.planning.strategy import Problem
 from tests.codecs.single_process import Residuals, across_cut

@@ -126,12 +126,12 @@ class Asteroid:
 
 
 def _in_one_segment(posed: PosedProblem, options: Options, planned: Problem) -> list[Solution]:
-    """The best plan of one segment, where segments that share trained weights would have to sum their gradients.
+    """The best plan of one segment, where segments that share weights would each hold them, and sum their gradients.
 
-    The search knows nothing of these sums, and the clock, which does, chooses. Empty where no plan has one segment.
+    The search knows nothing of this, and the clock, which does, chooses. Empty where no plan has one segment.
     """
     searches = options.method == "search" and not isinstance(options.warmup, tuple)
-    if not planned.profile.tied_bytes or not searches:
+    if not planned.profile.shares_weights or not searches:
         return []
     try:
         return [_solve(in_one_stage(posed, planned.profile), options, planned)]
@@ -145,9 +145,9 @@ def _bound_s(solution: Solution, joined: Sequence[Solution], profile: Profile) -
     The search counts a weight that units share once for each of them. Where only the first and the last unit with
     weights do, that is right for all plans but those of one segment, which have a bound of their own (joined).
     """
-    if not profile.tied_bytes:
+    if not profile.shares_weights:
         return solution.lower_bound
-    holders = [unit.name for unit in profile.units if unit.tied]
+    holders = [unit.name for unit in profile.units if unit.tied or unit.frozen_tied]
     weighty = [unit.name for unit in profile.units if unit.param_bytes]
     bounds = [each.lower_bound for each in (solution, *joined)]
     known = [bound for bound in bounds if bound is not None]

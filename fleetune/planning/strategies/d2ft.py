@@ -23,8 +23,8 @@ from fleetune.clock.costs import MOST_GRADIENTS_ASIDE
 from fleetune.contracts import json_io
 from fleetune.contracts.head_scores import HeadScores
 from fleetune.contracts.plan import Gate, Plan, PlanResult
-from fleetune.contracts.profile import Subnet
 from fleetune.contracts.record import not_negative, one_of, record
+from fleetune.contracts.subnet import Subnet
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import papers
 from fleetune.planning.hpp_problem import PosedProblem, in_one_stage, to_hpp_problem, to_plan
@@ -168,11 +168,11 @@ def _place_segments(problem: Problem, options: Options, names: tuple[str, ...]) 
 
 
 def _placed(problem: Problem, roomy: Problem, options: Options, names: tuple[str, ...]) -> Plan:
-    """The placement; where segments that share trained weights would have to sum their gradients, of which it knows
+    """The placement; where segments that share weights would each hold them, and sum their gradients, of which it knows
     nothing, or the best one of a single segment, as the clock says. roomy: the problem with what devices keep free."""
     posed = to_hpp_problem(roomy, names, layers=options.layers, warmup=options.warmup)
     plans = [to_plan(D2FT.name, problem, posed, _solution(problem, posed, options))]
-    if problem.profile.tied_bytes and options.placement == "search" and not isinstance(options.warmup, tuple):
+    if problem.profile.shares_weights and options.placement == "search" and not isinstance(options.warmup, tuple):
         with suppress(Infeasible):
             joined = in_one_stage(posed, problem.profile)
             plans.append(to_plan(D2FT.name, problem, joined, _solution(problem, joined, options)))

@@ -241,11 +241,11 @@ def _balanced_chain(
 def _on_one_device(
     name: str, problem: Problem, placement: PlacementProblem, edges: list[int], options: Options
 ) -> list[Plan]:
-    """The plan of the fastest device that has memory for the whole model, where segments that share trained weights
-    would have to sum their gradients: the placement knows nothing of these sums, and the clock, which does, chooses."""
+    """The plan of the fastest device that has memory for the whole model, where segments that share weights would
+    each hold them, and sum their gradients: the placement knows nothing of this, and the clock, which does, chooses."""
     searches = options.method == "search" and not isinstance(options.warmup, tuple)
     for device in sorted(placement.devices, key=lambda device: -device.flops_per_s):
-        if not (searches and problem.profile.tied_bytes):
+        if not (searches and problem.profile.shares_weights):
             break
         with suppress(Infeasible):
             return [ChainPlanner(name, problem, ((device.name,),), options.warmup, edges).best(keep_order=False)]

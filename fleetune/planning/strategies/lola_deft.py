@@ -245,7 +245,7 @@ def _estimate_s(problem: Problem, roles: Roles, passes_s: Mapping[str, float], o
     each sending its block as if alone. Infinite: too few devices have memory for the weights."""
     units, fleet = problem.profile.units, problem.fleet
     count = options.blocks or min(len(_starts(units)), len(roles.devices))
-    weights = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
+    weights = problem.profile.weight_bytes(unit.name for unit in units)
     sent = sum(unit.trainable_bytes for unit in units) / count
     each_s = [math.inf] * count
     for name in roles.devices:
@@ -292,7 +292,7 @@ def _instance(problem: Problem, clock: Clock, roles: Roles, blocks: list[Block],
         compute_s.append(
             tuple(problem.micro_batches * _lane_s(problem, clock, name, places) + latency_s for places in trained)
         )
-    weights = sum(unit.param_bytes + unit.buffer_bytes for unit in units)
+    weights = problem.profile.weight_bytes(unit.name for unit in units)
     handed = problem.profile.trainable_bytes(unit.name for unit in units)
     return DeftProblem(
         bandwidth="joint" if bandwidth == "joint" else "equal",

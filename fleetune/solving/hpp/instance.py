@@ -24,6 +24,14 @@ class Span(NamedTuple):
     end: int
 
 
+class RepeatedBytes(NamedTuple):
+    """[first, end]: bytes that sums over layers have too often, of weights that several of them share."""
+
+    weights: Ints
+    """All of them."""
+    trained: Ints
+
+
 class LayerBytes(NamedTuple):
     """The memory model of kind "hpp" and of the planners that use it: running sums over the layers before each edge.
 
@@ -39,6 +47,8 @@ class LayerBytes(NamedTuple):
     """Bytes of gradients, optimizer state and snapshots per trainable byte."""
     received_per_byte: int
     """Bytes of messages per trainable byte on each device of a group of several; 0 in problems' own format."""
+    repeated: RepeatedBytes | None = None
+    """None: layers share no weights."""
 
     @classmethod
     def of(
@@ -62,6 +72,10 @@ class LayerBytes(NamedTuple):
         of the `members` devices of a group; with the messages that sum the gradients, if there are several."""
         trained = self.trainable[end] - self.trainable[first]
         own = np.ceil(trained * self.state_per_byte).astype(np.int64)
+        if self.repeated is not None:
+            twice = self.repeated.trained[first, end]
+            trained = trained - twice
+            own = own - np.floor(twice * self.state_per_byte).astype(np.int64) - self.repeated.weights[first, end]
         received = self.received_per_byte * trained if members > 1 else 0
         return np.asarray(self.param[end] - self.param[first] + own + received)
 
