@@ -209,8 +209,10 @@ def _end_children() -> None:
     children = [each for each in psutil.Process().children(recursive=True) if not outlives_stage(each)]
     for child in children:
         _signal(child, signal.SIGTERM)
-    for child in psutil.wait_procs(children, timeout=END_CHILDREN_S)[1]:
+    left = psutil.wait_procs(children, timeout=END_CHILDREN_S)[1]
+    for child in left:
         _signal(child, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=END_CHILDREN_S)
 
 
 def outlives_stage(process: psutil.Process) -> bool:

@@ -57,6 +57,7 @@ def main() -> None:
             end.code = 1
             _run(request, end)
         request = inner  # this is a child of that server
+    end.code = end.code or 0
 
 
 class QuickEnd:

@@ -31,9 +31,9 @@ class Relay:
         """Drop the caller's data from now on."""
         self._swallow.set()
 
-    def cut(self) -> None:
-        """Break the connections; new ones work again."""
-        self._swallow.clear()
+    def cut(self, swallow: bool = False) -> None:
+        """Break the connections; new ones work again, or the caller's data are dropped from now on."""
+        (self._swallow.set if swallow else self._swallow.clear)()
         halves, self._halves = self._halves, []
         for half in halves:
             with suppress(OSError):

@@ -7,6 +7,7 @@ matter. Records of stage keys stay: by them a later run says that the artifacts 
 """
 
 import errno
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -321,11 +322,13 @@ def _doomed(what: str, place: Path) -> _Doomed:
 
 def _bytes(place: Path) -> int:
     """Bytes of a file, or of all files below a folder."""
-    files = [place, *place.rglob("*")] if place.is_dir() and not place.is_symlink() else [place]
+    files = [place]
+    if place.is_dir() and not place.is_symlink():  # another process may delete it meanwhile, which os.walk takes
+        files = [Path(folder, name) for folder, _, names in os.walk(place) for name in names]
     total = 0
     for path in files:
         with suppress(OSError):
-            total += 0 if path.is_dir() and not path.is_symlink() else path.lstat().st_size
+            total += path.lstat().st_size
     return total
 
 

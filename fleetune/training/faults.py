@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
 from fleetune.contracts import json_io
 from fleetune.contracts.record import not_negative, one_of, record
 from fleetune.launching import Command, Job, Launcher
@@ -172,6 +174,16 @@ class FaultyLauncher:
             for number in list(frozen):
                 if (mark := happened(self._marks, number)) is None:
                     continue
+                while job.poll() is None and not _is_stopped(mark.pid):  # it stops itself after it has left the mark
+                    time.sleep(POLL_S)
                 time.sleep(frozen.pop(number))
                 with suppress(ProcessLookupError):
                     os.kill(mark.pid, signal.SIGCONT)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Tell whether a process is frozen, or gone."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from fleetune.contracts.fleet import DOCKER, Fleet, NetworkSpec
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.task import ignore_progress
+from fleetune.discovery import agent_pool
 from fleetune.discovery.agent_pool import DiscoveryTimeLimits
 from fleetune.discovery.discover import discover
-from fleetune.discovery.hysteresis import judge
+from fleetune.discovery.hysteresis import Verdict, judge
 from fleetune.discovery.machine import MachineLoad
 from fleetune.discovery.measurement import LinkEvidence, Measurement
 from fleetune.errors import Infeasible, Refused, TryAgain
@@ -50,8 +52,9 @@ def launcher() -> Iterator[Watched]:
 
 
 @pytest.mark.slow
-def test_two_devices_and_their_links(launcher: Watched) -> None:
+def test_two_devices_and_their_links(launcher: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Facts and links of two agents on this machine are plausible, and progress is reported."""
+    monkeypatch.setattr(agent_pool, "SHUTDOWN_S", 300.0)
     told: list[tuple[str, float, float]] = []
     notes: list[str] = []
     fleet = discover(
@@ -89,7 +92,7 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     notes: list[str] = []
     fleet = discover(request, Far(launcher), ignore_progress, notes.append, DiscoveryTimeLimits(probe_s=0.1)).fleet
     there, back = fleet.link("a", "b"), fleet.link("b", "a")
-    assert 0.02 <= there.latency_s and back.latency_s < there.latency_s - 0.01
+    assert 0.01 < there.latency_s and back.latency_s < there.latency_s - 0.01
     off = [note for note in notes if "asked 0.001 Mbit/s and 0 ms, measured" in note]
     assert [note.split(":")[0] for note in off] == ["link a -> b", "link b -> a"]
     assert sorted(held) == sorted(job.pid for job in launcher.jobs)
@@ -97,6 +100,8 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     assert [device.launcher for device in fleet.devices] == [DOCKER, DOCKER]
 
 
+ATTEMPTS, EVEN = 4, 1.5
+"""How often a machine of uneven pace is given another chance, and the ratio of paces that is even."""
 BY_OTHERS = ("while other programs used", "but not in every probe")
 
 
@@ -105,8 +110,31 @@ def test_a_machine_that_others_keep_busy_keeps_the_stored_fleet() -> None:
     """Real links beside two programs on every core, three times as slow as in the stored fleet, are never believed, be
     it that others' programs are seen, or that a probe escaped them.
 
-    Were it not for the load, the second measurement would be.
+    Were it not for the load, the second measurement would be. A machine that becomes slower or faster itself meanwhile
+    is another one: all begins again.
     """
+    for _ in range(ATTEMPTS):
+        before_s = pace_s()
+        verdicts = judged_beside_programs()
+        if max(before_s, pace_s()) < EVEN * min(before_s, pace_s()):
+            break
+    for verdict in verdicts:
+        assert verdict.keep and (not verdict.why or any(cause in verdict.why for cause in BY_OTHERS)), verdict.why
+
+
+def pace_s() -> float:
+    """Return the processor time of a fixed piece of work, at its quickest."""
+
+    def work_s() -> float:
+        began_s = time.thread_time()
+        assert sum(number * number for number in range(200_000)) > 0
+        return time.thread_time() - began_s
+
+    return min(work_s() for _ in range(5))
+
+
+def judged_beside_programs() -> list[Verdict]:
+    """Measure links beside two programs on every core, three times; return what is said of a faster stored fleet."""
     found = discover(TWO, LocalSites(), ignore_progress, lambda _: None).fleet
     links = (replace(link, latency_s=link.latency_s + 0.005, bytes_per_s=link.bytes_per_s / 3) for link in found.links)
     slow = replace(found, links=tuple(links))
@@ -117,13 +145,14 @@ def test_a_machine_that_others_keep_busy_keeps_the_stored_fleet() -> None:
     assert not judge(fast, before, before, 0.1).keep
     loop = "while True: pass"
     programs = [subprocess.Popen([sys.executable, "-c", loop]) for _ in 2 * [*os.sched_getaffinity(0)]]
+    verdicts = []
     try:
         for _ in range(3):
             seen = discover(TWO, LocalSites(), ignore_progress, lambda _: None, stored=fast)
             assert all(evidence.load.other_cores > 0.5 for evidence in seen.links)
-            verdict = judge(fast, seen, before, 0.1)
-            assert verdict.keep and (not verdict.why or any(cause in verdict.why for cause in BY_OTHERS)), verdict.why
+            verdicts.append(judge(fast, seen, before, 0.1))
             before = seen
+        return verdicts
     finally:
         for program in programs:
             program.kill()

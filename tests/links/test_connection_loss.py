@@ -58,8 +58,7 @@ def test_a_break_between_messages_loses_none() -> None:
     with cabled() as (ann, bob, cable):
         ann.send("bob", Message("first", {}))
         assert bob.receive(PATIENCE_S)
-        cable.cut()
-        cable.swallow()  # no handshake comes to its end, until ann has noticed the break
+        cable.cut(swallow=True)  # no handshake comes to its end, until ann has noticed the break
         until(lambda: "bob" in ann.down_s)
         ann.send("bob", Message("second", {}))
         cable.cut()

@@ -19,18 +19,23 @@ class Line:
         """Move the clock."""
         self.now_s += seconds
 
+    def now(self) -> float:
+        """Return the time; all is done once the sender asks for it behind the last message."""
+        now_s = self.now_s
+        if len(self.sent) == self._messages:
+            self.done.set()
+        return now_s
+
     def send(self, message: Message) -> int:
         """Note when a message leaves; return its bytes."""
         self.sent.append((self.now_s, message.kind))
-        if len(self.sent) == self._messages:
-            self.done.set()
         return self._header_bytes + sum(memoryview(part).nbytes for part in message.parts)
 
 
 def departures(sizes: tuple[int, ...], header_bytes: int = 0) -> list[tuple[float, str]]:
     """When messages a, b, ... with so many bytes of parts leave at 100 bytes a second."""
     line = Line(len(sizes), header_bytes)
-    sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=line.wait)
+    sender = PacedSender(line.send, 100.0, now_s=line.now, wait_s=line.wait)
     for kind, size in zip("abc", sizes, strict=False):
         sender.send(Message(kind, {}, (bytes(size),)))
     assert line.done.wait(30)
@@ -51,7 +56,7 @@ def test_headers_count() -> None:
 def test_idle_time_is_not_saved_up() -> None:
     """After a pause of 10 s the next two messages are a second apart, not sent at once."""
     line = Line(1)
-    sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=line.wait)
+    sender = PacedSender(line.send, 100.0, now_s=line.now, wait_s=line.wait)
     sender.send(Message("a", {}, (bytes(100),)))
     assert line.done.wait(30)
     line.now_s, line._messages = 10.0, 3
@@ -73,7 +78,7 @@ def test_what_is_queued_can_be_dropped() -> None:
         assert go_on.wait(30)
         line.wait(seconds)
 
-    sender = PacedSender(line.send, 100.0, now_s=lambda: line.now_s, wait_s=wait)
+    sender = PacedSender(line.send, 100.0, now_s=line.now, wait_s=wait)
     for kind in ("a", "old", "older"):
         sender.send(Message(kind, {}, (bytes(1000),)))
     assert waits.wait(30)
@@ -88,7 +93,7 @@ def test_what_is_queued_can_be_dropped() -> None:
 def test_closing_drops_what_waits() -> None:
     """A worker that ends does not wait for its share of the link."""
     line = Line(1)
-    sender = PacedSender(line.send, 1.0)
+    sender = PacedSender(line.send, 1.0, now_s=line.now)
     sender.send(Message("a", {}, (bytes(1000),)))
     sender.send(Message("b", {}, (bytes(1000),)))
     assert line.done.wait(30)

@@ -140,7 +140,7 @@ def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
         "event": "error",
         "message": "the stage was told to end before it was done; run it again to go on",
     }
-    assert not child.is_running()
+    assert not psutil.wait_procs([child], timeout=END_S)[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

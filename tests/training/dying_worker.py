@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +15,17 @@ from fleetune.training.exchange import Exchange, Tensors, TransferKey
 from fleetune.training.worker import main
 from tests.training.test_recovery import Recording
 
+POLL_S = 0.01
 DIES = "dies.json"
 """File beside a worker's task: where it dies."""
 
 
 class DyingLauncher(Recording):
-    """Starts the worker of one device as this module. kind: of `TransferKey`."""
+    """Starts the worker of one device as this module. kind: of `TransferKey`. after: a file that is awaited first."""
 
-    def __init__(self, device: str, kind: str, round: int) -> None:
+    def __init__(self, device: str, kind: str, round: int, after: Path) -> None:
         super().__init__()
-        self._device, self._dies = device, json.dumps({"kind": kind, "round": round})
+        self._device, self._dies = device, json.dumps({"kind": kind, "round": round, "after": str(after)})
 
     def start(self, command: Command):  # type: ignore[no-untyped-def]
         """Start a command."""
@@ -42,6 +44,8 @@ class DyingExchange(Exchange):
     def send(self, peer: str, key: TransferKey, tensors: Tensors, described: Mapping[str, Any] | None = None) -> None:
         """Send tensors to a peer, or die."""
         if (key.kind, key.round) == (self.dies["kind"], self.dies["round"]):
+            while not Path(self.dies["after"]).exists():
+                time.sleep(POLL_S)
             os.kill(os.getpid(), signal.SIGKILL)
         super().send(peer, key, tensors, described)
 

@@ -21,10 +21,14 @@ BEAT_S = 0.02
 
 
 class ExchangeOfThread(Exchange):
-    """Ends the thread that receives once another one has closed the links, as the end of a process would."""
+    """Ends the thread that receives once another one has stopped it, as the end of a process would."""
+
+    def __init__(self, endpoint: Endpoint, stopped: threading.Event) -> None:
+        super().__init__(endpoint, COORDINATOR, torch.device("cpu"))
+        self._stopped = stopped
 
     def _receive_next(self) -> None:
-        if self._endpoint._closed:
+        if self._stopped.is_set() or self._endpoint._closed:
             raise Stopped
         super()._receive_next()
 
@@ -46,9 +50,9 @@ class FakeWorker:
         keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
         self.endpoint = Endpoint(task.device, keys, allowed, run=task.run, note=lambda _: None)
         self.endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
-        self.exchange = ExchangeOfThread(self.endpoint, COORDINATOR, torch.device("cpu"))
-        self._allowed, self._script = allowed, scripts.get(task.device, lambda worker: worker.wait_for_stop())
         self._ended, self._stopped = threading.Event(), threading.Event()
+        self.exchange = ExchangeOfThread(self.endpoint, self._stopped)
+        self._allowed, self._script = allowed, scripts.get(task.device, lambda worker: worker.wait_for_stop())
         threading.Thread(target=self._run, daemon=True).start()
 
     def wait_for_stop(self) -> None:
@@ -78,9 +82,10 @@ class FakeWorker:
         return self.poll()
 
     def stop(self, grace_s: float = 2.0) -> int:
-        """Close its links, which ends the thread."""
-        self.endpoint.close()
+        """Have its thread end; only that one closes its links, since it may be connecting another one."""
         self._stopped.set()
+        self.endpoint.wake()
+        self._ended.wait(grace_s)
         return 0
 
     def tail(self, lines: int = 10) -> str:

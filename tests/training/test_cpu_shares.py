@@ -10,7 +10,7 @@ from fleetune.errors import TryAgain
 from fleetune.monitoring import EventLog
 from fleetune.training.device_watch import Said
 from fleetune.training.worker_group import WorkerGroup
-from tests.links.ends import PATIENCE_S
+from tests.links.ends import PATIENCE_S, until
 from tests.training.fake_workers import FakeLauncher, FakeWorker
 from tests.training.model_families import BY_NAME, data_request, model_request
 from tests.training.runs import plan, prepared, training_task
@@ -74,3 +74,4 @@ def test_only_a_device_that_came_is_held_to_its_share(tmp_path: Path, monkeypatc
         come_back(workers, launcher, "d0")
         workers.limit_cpu()
         assert shares.taken() == ["d0"]
+        until(lambda: workers._endpoint.connected("d0"))  # so that the coordinator's word reaches it

@@ -84,11 +84,13 @@ def test_a_device_that_fails_before_a_plan_uses_it_is_lost_and_no_more(tmp_path:
     """Bug: a spare or returned device that could not load ended a training that did not need it."""
     launcher = FakeLauncher()
     with begun(tmp_path, launcher) as workers:
-        workers.dismiss("d1")
-        ended = next(worker for worker in launcher.workers if worker.device == "d1")
-        ended._ended.set()  # its thread waits for a message that will not come
-        workers.start_again("d1")
         until_s, found = time.monotonic() + PATIENCE_S, list[Found]()
+        ended = next(worker for worker in launcher.workers if worker.device == "d1")
+        workers.dismiss("d1")
+        while ended.poll() is None:
+            assert time.monotonic() < until_s
+            workers.receive()
+        workers.start_again("d1")
         while not any(isinstance(each, Said) and each.kind == "loaded" for each in found):
             assert time.monotonic() < until_s
             found += workers.receive()

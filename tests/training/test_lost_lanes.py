@@ -66,12 +66,17 @@ def reviser_of(ready: Prepared, made: Plan, folder: Path, **options: Any) -> Rev
     return Reviser(problem=Problem.of(replace(task.plan, options=options), task.fleet, profile, ready.seed))
 
 
-def losing(ready: Prepared, made: Plan, folder: Path, device: str, **changes: Any) -> tuple[TrainingMetrics, list[str]]:
-    """Train, and kill a device once 4 rounds are committed, unless it dies by itself; return the metrics and notes."""
+def losing(
+    ready: Prepared, made: Plan, folder: Path, device: str, after: int = 5, **changes: Any
+) -> tuple[TrainingMetrics, list[str]]:
+    """Train, and kill a device once so many rounds are committed, unless it dies by itself; return metrics and notes.
+
+    The checkpoint of round 3 is there for certain after 5.
+    """
     said, options = list[str](), GREEDY if made.strategy == "split-learning" else {}
     if "launcher" not in changes:
         launcher = Recording()
-        changes |= {"launcher": launcher, "progress": killing(launcher, 4, made.devices.index(device))}
+        changes |= {"launcher": launcher, "progress": killing(launcher, after, made.devices.index(device))}
     changes.setdefault("revise", reviser_of(ready, made, folder, **options))
     metrics = run_plan(ready, made, TRAINING, folder, note=said.append, **changes)
     assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), "every round is committed once"
@@ -107,7 +112,7 @@ def test_a_lost_client_is_left_out_of_the_average(
     samples are gone. The client that is lost stands between two others."""
     made = learning(ready, "xyz", {}, rounds=rounds)
     data = own_data(ready, tmp_path, {"x": 61, "y": 9, "z": 30}) if local else {}
-    metrics, said = losing(ready, made, tmp_path, "y", local=data)
+    metrics, said = losing(ready, made, tmp_path, "y", after=4, local=data)
     lanes = lane_models(
         ready, whole_model(ready), made, [data[lane.name].folder for lane in made.lanes] if local else ()
     )
@@ -139,12 +144,17 @@ def test_an_interrupted_training_goes_on_without_a_client(local: bool, ready: Pr
     assert max(found.loss, found.tensor, found.logits) < FP64, found
 
 
+def marked(folder: Path) -> Path:
+    """Return what marks the checkpoint of round 3 as complete."""
+    return folder / "work" / "checkpoints" / "round-000003" / "round.json"
+
+
 @pytest.mark.slow
 def test_a_client_is_lost_in_the_middle_of_an_average(ready: Prepared, tmp_path: Path) -> None:
     """The average follows a round whose commit is logged: what the others hold is neither the old state nor the new
     one, so all read the checkpoint, and the round is run again without the client."""
     made = learning(ready, "xyz", {}, every=4)
-    metrics, said = losing(ready, made, tmp_path, "y", launcher=DyingLauncher("y", "push-A", 3))
+    metrics, said = losing(ready, made, tmp_path, "y", launcher=DyingLauncher("y", "push-A", 3, marked(tmp_path)))
     lanes = lane_models(ready, whole_model(ready), made)
     control = train_federated(lanes, TRAINING, lost={"y": range(3, ROUNDS)})
     found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
@@ -157,7 +167,9 @@ def test_a_client_is_lost_in_the_average_after_the_last_round(ready: Prepared, t
     """Bug: the last state is asked for while it is being averaged. Where a loss broke that off, those that were to
     save it reported an error, and the training ended instead of going on without the client."""
     made = learning(ready, "xyz", {}, every=4)
-    metrics, said = losing(ready, made, tmp_path, "y", launcher=DyingLauncher("y", "push-A", ROUNDS - 1))
+    metrics, said = losing(
+        ready, made, tmp_path, "y", launcher=DyingLauncher("y", "push-A", ROUNDS - 1, marked(tmp_path))
+    )
     assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), said
     assert any("goes on from round 3" in each and "the checkpoint is read" in each for each in said), said
 
@@ -172,13 +184,13 @@ def test_blocks_of_a_lost_device_go_to_the_others(lost: str, left: set[str], rea
     metrics, said = losing(ready, made, tmp_path, lost)
     after = reviser_of(ready, made, tmp_path)(made, [lost]).plan
     assert {lane.name for lane in after.lanes} == left
-    again = 4 if lost == "d1" else 3
+    again = 5 if lost == "d1" else 3
     lanes, whole = lane_models(ready, whole_model(ready), made), whole_model(ready)
     control = blocks_of(lanes, whole, [made.lanes] * again + [after.lanes] * (ROUNDS - again))
     found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
     assert found.tensor == 0.0 and found.loss < FP64, found
     assert any("left out" in each for each in said), said
-    assert any("the checkpoint is read, 1 round run again" in each for each in said) == (lost == "s"), said
+    assert any("the checkpoint is read, 2 rounds run again" in each for each in said) == (lost == "s"), said
 
 
 @pytest.mark.slow

