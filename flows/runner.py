@@ -212,7 +212,7 @@ class Runner:
         """
         work = self.context.store.work(self.record.stage(spec.follows).key)
         try:
-            self._attempt(spec, decision, {kind: work for kind in spec.inputs})
+            self._attempt(spec, decision, {kind: work for kind in spec.inputs}, live=True)
         except FleetuneError as error:
             if not self.stopped:
                 self._tracker.emit(spec.name, "note", f"could not follow {spec.follows} to its end ({error})")
@@ -236,9 +236,15 @@ class Runner:
         return outcome
 
     def _attempt(
-        self, spec: StageSpec, decision: Decision, folders: dict[str, Path], earlier: tuple[str, ...] = ()
+        self,
+        spec: StageSpec,
+        decision: Decision,
+        folders: dict[str, Path],
+        earlier: tuple[str, ...] = (),
+        live: bool = False,
     ) -> StageTask:
-        """Run the stage's process to its end on input `folders`; raises the error it ended with."""
+        """Run the stage's process to its end on input `folders`; raises the error it ended with. live: beside the stage
+        that it follows, and to be ended soon after that one."""
         work = self.context.store.work(decision.key)
         measured = self.cache_policy.stored_measurement(spec, decision)
         write_ingredients(work, decision.ingredients)
@@ -266,7 +272,7 @@ class Runner:
             if self._stop.is_set():
                 raise TryAgain(f"stage {spec.name} was stopped with its run; run it again to go on")
             self._followed.begin(spec.name, live=True)
-            if spec.follows:
+            if live:
                 self._followed.stop_after(spec.follows, job)
             attempt.listen_to_end(
                 spec, job, self.context.listen, functools.partial(self._tracker.append_reason, spec.name)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fleetune.solving import Kind, Solved
 
 STDIN = "-"
+LOOK_S = 0.2
 T = TypeVar("T")
 
 Problem = Annotated[str | None, typer.Argument(metavar="PROBLEM", help="JSON file with the problem; - is stdin.")]
@@ -84,6 +85,8 @@ def _interruptible(work: Callable[[], T]) -> T:
 
     try:
         threading.Thread(target=perform, daemon=True).start()  # a signal may come while this waits for the thread
+        while not done.done():  # or just before a wait, which it would not interrupt
+            wait([done], LOOK_S)
         return done.result()
     except KeyboardInterrupt:
         if done.done():

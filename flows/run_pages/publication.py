@@ -28,8 +28,8 @@ PAUSE_S = 2.0
 """Shortest time between two updates of the overview."""
 TRAINING_S = 20.0
 """Time between two updates of the overview while the model is trained."""
-END_S, INTERRUPTED_S = 15.0, 3.0
-"""Longest wait for the last update, and when the run is cancelled."""
+END_S, INTERRUPTED_S = 75.0, 3.0
+"""Longest wait for the last update, which a locked SQLite file may hold up for 60 s, and when the run is cancelled."""
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 

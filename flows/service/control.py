@@ -16,8 +16,8 @@ from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, ProcessLauncher
 from fleetune.launching.process import child_command, inherited_environment
 from flows.prefect_server import DATABASE
-from flows.service.environment import client_environment
-from flows.service.keeper import follow_registration
+from flows.service.environment import WORKER_LIVES, client_environment
+from flows.service.keeper import follow_registration, note_folder
 from flows.service_files import ServiceFiles, ServiceRecord, make_home
 
 END_S, ASK_S = 75.0, 0.1
@@ -107,10 +107,11 @@ def refuse_changes(files: ServiceFiles, running: ServiceRecord, options: Service
 def _register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[[str], None]) -> None:
     """Register the deployments of today's configs with a running service."""
     auth_string = files.auth_string(running)
+    note_folder(files)
     job = ProcessLauncher().start(
         Command(
             module="flows.service.registration",
-            arguments=("--worker-lives",),
+            arguments=(WORKER_LIVES,),
             environment=client_environment(files, running, auth_string),
             log=files.folder / "registration.log",
         )

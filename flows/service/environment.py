@@ -1,4 +1,5 @@
-"""Environment of processes that use the server of a service: its server, its worker, and registrations."""
+"""Environment of processes that use the server of a service: its server, its worker, and registrations; the options of
+these."""
 
 import os
 from urllib.parse import urlsplit
@@ -17,6 +18,10 @@ SETTINGS = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "flows.service.leases",
 }
 """A run holds a lease of its deployment's one slot, renews it every 225 s, and is ended where it cannot."""
+
+WORKER_LIVES, RUNS_ONLY, IN_FOLDER = "--worker-lives", "--runs-only", "--in"
+"""Options of a registration: the worker reports what it ends; no deployment is registered; the folder of configs, which
+follows."""
 
 
 def client_environment(files: ServiceFiles, service: ServiceRecord, auth_string: str) -> dict[str, str]:

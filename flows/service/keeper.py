@@ -26,7 +26,7 @@ from fleetune.store import Store
 from flows.prefect_server import DATABASE, HOST, answers
 from flows.provenance import version_of
 from flows.service.ended_runs import EndedRuns, EndMessages, ServerApi
-from flows.service.environment import client_environment
+from flows.service.environment import IN_FOLDER, RUNS_ONLY, WORKER_LIVES, client_environment
 from flows.service.flow_process import ORPHAN_S
 from flows.service_files import ServiceFiles, ServiceRecord
 
@@ -89,7 +89,8 @@ class Keeper:
         self._files.write(self._record())
         self._note_database()
         self._tell("registering deployments")
-        self._register(worker_lives=False)
+        note_folder(self._files)
+        self._register()
         self._tell("starting the worker")
         self._start_worker()
 
@@ -143,9 +144,9 @@ class Keeper:
                 raise TryAgain("stopped while Prefect's server was starting")
         raise TryAgain(f"Prefect's server did not answer within {START_S:.0f} s; see {self._files.folder}/server.log")
 
-    def _register(self, worker_lives: bool) -> None:
-        """Tell the server the deployments, and of runs that say Running whether they are."""
-        job = self._launch("registration", "flows.service.registration", *(("--worker-lives",) if worker_lives else ()))
+    def _register(self, *options: str) -> None:
+        """Tell the server the deployments, and of runs that say Running whether they are; options: of that module."""
+        job = self._launch("registration", "flows.service.registration", *options)
         threading.Thread(target=self._end_with_server, args=(job,), daemon=True).start()
         try:
             follow_registration(job, self._tell)
@@ -166,7 +167,7 @@ class Keeper:
         pause_s, began = LOOK_S, time.monotonic()
         ended_runs = EndedRuns(self._files, self._port, self._auth)
         messages = EndMessages(ServerApi(self._port, self._auth), self._root)
-        owed = False  # a registration that failed, as while the database is away
+        whole = owed = False  # a registration that failed, as while the database is away
         while not self._stop.wait(LOOK_S):
             try:
                 messages.complete()
@@ -175,7 +176,8 @@ class Keeper:
             except OSError as error:
                 self._tell(f"{error}; runs go on")
             ended = [name for name, job in self._jobs.items() if job.poll() is not None]
-            if not ended and not owed and not ended_runs.still_shown():
+            whole = whole or bool(ended)
+            if not whole and not owed and not ended_runs.still_shown():
                 pause_s = LOOK_S if time.monotonic() - began > MOST_PAUSE_S else pause_s
                 continue
             if self._stop.wait(pause_s):
@@ -184,8 +186,9 @@ class Keeper:
             try:
                 if "server" in ended:
                     self._start_server()
-                self._register(worker_lives="worker" not in ended)
-                owed = False
+                lives = () if "worker" in ended else (WORKER_LIVES,)
+                self._register(*lives, *((IN_FOLDER, noted_folder(self._files)) if whole else (RUNS_ONLY,)))
+                whole = owed = False
                 if "worker" in ended:
                     self._start_worker()
             except FleetuneError as error:
@@ -196,6 +199,18 @@ class Keeper:
         for name, grace_s in (("registration", 0.0), ("worker", WORKER_GRACE_S), ("server", SERVER_GRACE_S)):
             if name in self._jobs:
                 self._jobs[name].stop(grace_s)
+
+
+def note_folder(files: ServiceFiles) -> None:
+    """Note this process's folder as that of the last `up`, whose configs have the schedules."""
+    (files.folder / "folder").write_text(str(Path.cwd()), encoding="utf-8")
+
+
+def noted_folder(files: ServiceFiles) -> str:
+    """Return the folder of the last `up`; this process's where it is not known or no more."""
+    note = files.folder / "folder"
+    noted = Path(note.read_text(encoding="utf-8")) if note.exists() else Path.cwd()
+    return str(noted if noted.is_dir() else Path.cwd())
 
 
 def bound(log: Path) -> None:

@@ -1,7 +1,7 @@
 """`python -m flows.service.registration`: tells the server the work pool and the deployments, and ends dead runs.
 
-It runs at every start of the service: schedules of run files and the automations follow what is written today;
-schedules that people made in the UI stay as they are.
+It runs at every start of the service, in the folder of the last `fleetune up`: schedules of run files and the
+automations follow what is written today; schedules that people made in the UI stay as they are.
 
 Dead runs are flow runs that say they run and do not: their process was killed, or the machine lost its power. A live
 run holds a lock, which the kernel releases whatever ends its process: the lock of its flow run, and from its first
@@ -55,6 +55,7 @@ from flows.form import names_in
 from flows.next_step import again, and_next, command
 from flows.service.automations import update_automations
 from flows.service.ended_runs import CANCEL_S
+from flows.service.environment import IN_FOLDER, RUNS_ONLY, WORKER_LIVES
 from flows.service.flow_process import ORPHAN_S
 from flows.service.keeper import POOL
 from flows.service.schedules import read_schedules, update_schedules
@@ -167,7 +168,9 @@ DEPLOYMENTS = (
 
 def main() -> None:
     """Register everything; prints a line for each thing that was done."""
-    store, worker_lives = Store(os.environ[ROOT_VARIABLE]), "--worker-lives" in sys.argv
+    store, worker_lives = Store(os.environ[ROOT_VARIABLE]), WORKER_LIVES in sys.argv
+    if IN_FOLDER in sys.argv:
+        os.chdir(sys.argv[sys.argv.index(IN_FOLDER) + 1])
     with get_client(sync_client=True) as client:
         try:
             claim_database(client, ServiceFiles(store.local))
@@ -178,14 +181,20 @@ def main() -> None:
             sys.stdout.write(f"run {name} has no process any more: it is marked as crashed\n")
         if left := remove_orphans_here():
             sys.stdout.write(f"killed runs had left {left} containers and networks: they are removed\n")
-        create_pool(client)
-        for deployment in DEPLOYMENTS:
-            identity = register(client, deployment)
-            if deployment.flow is finetune:
-                for line in update_schedules(client, identity, read_schedules(configs.RUNS)):
-                    sys.stdout.write(f"{line}\n")
-        update_automations(client)
+        if RUNS_ONLY not in sys.argv:
+            register_all(client)
     sys.stdout.flush()
+
+
+def register_all(client: SyncPrefectClient) -> None:
+    """Register the work pool, the deployments, the schedules of this folder's configs and the automations."""
+    create_pool(client)
+    for deployment in DEPLOYMENTS:
+        identity = register(client, deployment)
+        if deployment.flow is finetune:
+            for line in update_schedules(client, identity, read_schedules(configs.RUNS)):
+                sys.stdout.write(f"{line}\n")
+    update_automations(client)
 
 
 def claim_database(client: SyncPrefectClient, files: ServiceFiles) -> None:

@@ -17,7 +17,6 @@ Needs root, and the first engine with an image that has Python. Several may run 
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -33,6 +32,7 @@ from fleetune.contracts.fleet import Engine
 from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching.docker.engine_client import connect
 from tests.engine.certificates import Authority
+from tests.flows.service.client import ServiceClient
 
 IMAGE = "fleetune-mounted"
 PATIENCE_S = 60.0
@@ -134,9 +134,7 @@ def _start(stack: ExitStack, folder: Path, claimed: _Range) -> tuple[Engine, Aut
     authority = Authority()
     server = authority.issue(folder / "server", addresses=("127.0.0.1", claimed.reach))
     client = authority.issue(folder / "client")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ServiceClient.free_port()
     log, settings = folder / "log", folder / "settings.json"
     settings.write_text("{}")  # instead of those of this machine's own engine
     command = [

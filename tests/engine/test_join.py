@@ -82,12 +82,15 @@ def test_a_device_that_leaves_during_a_run_keeps_nothing_of_it(engine: Any, tmp_
             container = client.containers.run(
                 image, ["-c", "import signal; signal.pause()"], detach=True, labels=labels, network=network.id
             )
-            assert container.id in [each.id for each in engine.containers.list()]
+            assert container.id in [each.id for each in engine.containers.list(ignore_removed=True)]
         finally:
             client.close()
         devices.end()
         mine = {"label": f"{cleanup.RUN_LABEL}=guest"}
-        assert engine.containers.list(all=True, filters=mine) == [] and engine.networks.list(filters=mine) == []
+        assert (
+            engine.containers.list(all=True, filters=mine, ignore_removed=True) == []
+            and engine.networks.list(filters=mine) == []
+        )
         assert volume.name not in [each.name for each in engine.volumes.list()]
         assert [each.name for each in engine.networks.list(names=[other.name])] == [other.name]
     finally:

@@ -19,7 +19,8 @@ from tests.engine.places import Note, ignored
 from tests.training.runs import final_state
 from tests.training.test_lost_devices import assert_same_end
 
-ROUNDS, KILLED_AFTER = 8, 5
+ROUNDS, SAVED_AFTER, KILLED_AFTER = 8, 4, 6
+"""A checkpoint is written beside the next round, and is there for certain after the one behind that."""
 
 
 def train(told: Told, folder: Path, fleet: Fleet, progress: Any, note: Note) -> None:
@@ -36,7 +37,7 @@ def train(told: Told, folder: Path, fleet: Fleet, progress: Any, note: Note) -> 
             model_folder=inputs["model"],
             data_folder=inputs["data"],
             model=given.model,
-            training=dataclasses.replace(given.training, rounds=ROUNDS),
+            training=dataclasses.replace(given.training, rounds=ROUNDS, checkpoint_every_rounds=SAVED_AFTER),
             seed=3,
             work=folder / "work",
             output=folder / "output",
@@ -60,7 +61,7 @@ def test_a_killed_container_takes_nothing_with_it(store_root: Path, tmp_path: Pa
             left.clear()
             (worker,) = [
                 each
-                for each in engine.containers.list(filters={"label": "fleetune.run"})
+                for each in engine.containers.list(filters={"label": "fleetune.run"}, ignore_removed=True)
                 if any("/workers/nano/" in part for part in each.attrs["Config"]["Cmd"])
             ]
             worker.kill()
@@ -68,6 +69,6 @@ def test_a_killed_container_takes_nothing_with_it(store_root: Path, tmp_path: Pa
     train(told, tmp_path / "lost", fleet, kill, said.append)
     here = tuple(dataclasses.replace(device, launcher=PROCESS) for device in fleet.devices)
     train(told, tmp_path / "whole", dataclasses.replace(fleet, devices=here), lambda *_, **__: None, ignored)
-    again = r"goes on from round 4 on desk: the checkpoint is read, \d rounds? run again"  # it may just have begun one
+    again = rf"goes on from round {SAVED_AFTER} on desk: the checkpoint is read, \d rounds? run again"
     assert any(re.search(again, each) for each in said), said
     assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")

@@ -26,6 +26,7 @@ from fleetune.training.task import TrainingTask
 from tests.engine.pipelines import Told, config, run
 from tests.engine.places import ignored
 from tests.engine.second_engine import Second
+from tests.flows.service.client import command_of
 
 EDGE = Path(__file__).parents[2] / "configs" / "runs" / "edge-docker.yaml"
 REAPER = "fleetune.launching.docker.cleanup"
@@ -100,7 +101,7 @@ def test_a_killed_run_leaves_nothing(store_root: Path, tmp_path: Path) -> None:
         stack.callback(flow.wait)
         stack.callback(flow.kill)
         _until_trained(store_root, flow)
-        reapers = [each.pid for each in _below(flow.pid) if REAPER in " ".join(each.cmdline())]
+        reapers = [each.pid for each in _below(flow.pid) if REAPER in command_of(each)]
         handles = [os.pidfd_open(pid) for pid in reapers]
         assert handles
         flow.send_signal(signal.SIGKILL)

@@ -55,7 +55,7 @@ def test_a_secret_is_seen_by_its_container_only_on_stdin(tmp_path: Path, engine:
     with DockerSites(grounds(contained("nano")), ignored) as sites:
         job = sites.launcher("nano").start(python(source, tmp_path, first_line=b"terces"))
         assert next(job.lines()) == "secret"
-        told = [json.dumps(each.attrs) for each in engine.containers.list(all=True)]
+        told = [json.dumps(each.attrs) for each in engine.containers.list(all=True, ignore_removed=True)]
         assert told and not any("terces" in text for text in told)
         assert job.wait(60) == 0
 
@@ -91,7 +91,7 @@ def test_a_quota_binds_from_hold_on(tmp_path: Path, engine: Any) -> None:
     with DockerSites(grounds(contained("nano", cores=0.3)), ignored) as sites:
         job = sites.launcher("nano").start(python(source, tmp_path))
         next(job.lines())
-        (one,) = [each for each in engine.containers.list() if "timeit" in str(each.attrs["Args"])]
+        (one,) = [each for each in engine.containers.list(ignore_removed=True) if "timeit" in str(each.attrs["Args"])]
         assert one.attrs["HostConfig"]["CpuQuota"] == 0
         job.limit_cpu()
         one.reload()
@@ -161,11 +161,14 @@ def test_nothing_is_left_when_the_process_is_killed(tmp_path: Path, engine: Any)
         assert process.stdout is not None
         token, reaper = process.stdout.readline().split()
         mine = {"label": f"{cleanup.RUN_LABEL}={token}"}
-        assert len(engine.containers.list(filters=mine)) == 2
+        assert len(engine.containers.list(filters=mine, ignore_removed=True)) == 2
         process.kill()
         process.wait()
         _until_gone(int(reaper))
-    assert engine.containers.list(all=True, filters=mine) == [] and engine.networks.list(filters=mine) == []
+    assert (
+        engine.containers.list(all=True, filters=mine, ignore_removed=True) == []
+        and engine.networks.list(filters=mine) == []
+    )
 
 
 def test_what_a_dead_owner_left_is_swept_away(engine: Any) -> None:

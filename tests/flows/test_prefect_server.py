@@ -86,7 +86,7 @@ def test_a_server_that_ends_before_it_has_a_port(tmp_path: Path, monkeypatch: py
         prefect_server.start(tmp_path, lambda _: False)
 
 
-END_S = 180
+END_S = 600
 
 
 def command(world: World, root: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """Times of link codecs: measured on each device of a run that compresses links, and only then."""
 
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,14 +62,14 @@ def test_small_tensors_cost_more_a_byte() -> None:
 
 
 def test_an_emulated_device_codes_at_its_own_pace() -> None:
-    """At a tenth of a core a codec takes ten times its processor time."""
+    """At a tenth of a core a codec takes ten times its processor time, in most pairs of measurements."""
 
     def spent(cores: float) -> float:
         settings = TimingSettings(batch_sizes=(1,), passes=9, cores=cores)
         times = codec_times(torch.device("cpu"), settings, torch.float32)
         return sum(time.encode_s_per_byte for time in times)
 
-    assert 3 < spent(0.1) / spent(1.0) < 30
+    assert 3 < statistics.median(spent(0.1) / spent(1.0) for _ in range(3)) < 30
 
 
 @pytest.mark.parametrize(

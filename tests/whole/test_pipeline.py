@@ -13,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
+ROUNDS = 16
 CONFIG: dict[str, Any] = {
     "name": "small",
     "seed": 4,
@@ -28,7 +30,7 @@ CONFIG: dict[str, Any] = {
         },
     },
     "data": {"source": "rows.jsonl", "max_length": 32},
-    "training": {"rounds": 8, "batch_samples": 16, "micro_batch_samples": 4, "checkpoint_every_rounds": 2},
+    "training": {"rounds": ROUNDS, "batch_samples": 16, "micro_batch_samples": 4, "checkpoint_every_rounds": 2},
     "strategy": {"name": "pp"},
 }  # fmt: skip
 
@@ -85,14 +87,18 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
     root, whole, third = (tmp_path / name for name in ("runs", "whole", "third"))
     process = subprocess.Popen(command("run", str(config), "--root", str(root)), stdout=subprocess.DEVNULL)
     wait_until(lambda: any(root.glob("work/*/checkpoints/round-*/round.json")), process)
+    stages = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    psutil.wait_procs(stages)  # they die with it, and write files until then
     for copy in (whole, third):
         shutil.copytree(root, copy)
     shutil.rmtree(whole / "work")  # nothing of its training is left
     finished = fleetune("run", str(config), "--root", str(root))
     assert whys(finished)["profile"].startswith("reused")
-    assert re.fullmatch(r".* did not finish it; goes on from round [246] of 8, .*", whys(finished)["train"])
+    assert re.fullmatch(
+        rf".* did not finish it; goes on from round \d*[02468] of {ROUNDS}, .*", whys(finished)["train"]
+    )
     first = fleetune("run", str(config), "--root", str(whole))
     assert "goes on" not in whys(first)["train"]
     assert checkpoint_of(finished, root) == checkpoint_of(first, whole)
@@ -111,7 +117,7 @@ def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Pa
     alone = {**CONFIG, "fleet": {"devices": CONFIG["fleet"]["devices"][:1]}}
     config.write_text(yaml.safe_dump(alone))
     planned_anew = fleetune("run", str(config), "--root", str(third), "--until", "train")
-    said = r"ran: input .*; goes on from round [246] of 8, by another plan's checkpoint"
+    said = rf"ran: input .*; goes on from round \d*[02468] of {ROUNDS}, by another plan's checkpoint"
     assert re.fullmatch(said, whys(planned_anew)["train"])
     assert whys(planned_anew)["prepare"].startswith("reused"), "another fleet prepares nothing anew"
     assert checkpoint_of(planned_anew, third) == checkpoint_of(first, whole)

@@ -139,13 +139,13 @@ def test_a_server_that_hangs_does_not_hold_a_cancelled_run(
 
     Published(monkeypatch)
     monkeypatch.setattr(publication, "create", create)
-    begun = time.monotonic()
     with (
         pytest.raises(KeyboardInterrupt),
         Publication(runner_of(world, root), FLOW_RUN, logging.getLogger("test")) as pages,
     ):
         pages.update()
         assert entered.wait(LIMIT_S)
+        begun_s = time.monotonic()
         raise KeyboardInterrupt
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun_s < 10
     hangs.set()

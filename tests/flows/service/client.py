@@ -4,6 +4,7 @@ import base64
 import http
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -11,8 +12,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from flows.service_files import ServiceFiles, ServiceRecord
 
@@ -21,6 +25,8 @@ LIMIT_S, ASK_S, MOST_ASK_S = 300.0, 0.2, 1.0
 REST = 9.0
 """How many times as long as a look the pause after it is: a server that is asked all the time keeps a core from what is
 waited for."""
+OWN_PORTS = (20_000, 32_000)
+"""First port, and the one after the last: below those that Linux gives to whoever asks for any."""
 SMALL = {"model": "vit-tiny", "data": "digits"}
 """What is prepared, profiled and planned in a third of the run file's time: for tests that are of no model."""
 SMALL_SETS = tuple(word for key, value in SMALL.items() for word in ("--set", f"{key}={value}"))
@@ -139,11 +145,26 @@ class ServiceClient:
 
         return str(self.until(found, lambda: f"no line with {text!r} in the log:\n{self.logs(flow_run)}"))
 
+    def find(self, name: str) -> list[psutil.Process]:
+        """Processes of the service whose command line holds `name`."""
+        keeper = psutil.Process(self.record.keeper)
+        return [process for process in keeper.children(recursive=True) if name in command_of(process)]
+
     @staticmethod
     def free_port() -> int:
-        """A port that is free now."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            return int(listener.getsockname()[1])
+        """A port that is free now, and that no program gets that leaves the choice to the kernel."""
+        while True:
+            port = random.SystemRandom().randrange(*OWN_PORTS)
+            with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                return port
+
+
+def command_of(process: psutil.Process) -> str:
+    """Command line of a process; empty once it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def _pause(began_s: float) -> None:

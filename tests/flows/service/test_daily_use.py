@@ -63,6 +63,7 @@ def told(service: ServiceClient, word: str) -> list[str]:
 
 def test_a_schedule_of_a_run_file(service_at_home: ServiceClient, home: Path) -> None:
     """A run file with an interval runs by itself and reuses what it made; runs whose time comes meanwhile are skipped.
+    Bug: where the worker had to be started again, the schedules became those of the folder of the first `up`.
     The schedule goes when the file no longer asks for it; one that was made in the UI stays, switched off or not."""
     service = service_at_home
     by_hand = {"schedule": {"interval": 86400}, "active": False, "parameters": {"base": "demo"}}
@@ -73,6 +74,11 @@ def test_a_schedule_of_a_run_file(service_at_home: ServiceClient, home: Path) ->
     file.write_text(plain + "schedule: {every_s: 3}\n")
     assert "often is scheduled every 3 s" in service.command("up").stdout
     assert "often" not in service.command("up").stdout, "nothing has changed"
+    killed = service.find("flows.service.worker")
+    for process in killed:
+        process.kill()
+    service.until(lambda: set(service.find("flows.service.worker")) - {*killed})
+    assert any((one["slug"] or "").startswith("run-file-often") for one in schedules(service)), "it follows this folder"
     runs = service.until(lambda: found if len(found := ended(service, "Completed")) >= 2 else None)
     service.expect_tasks(runs[1]["id"], plan="Cached")
     skipped = service.until(lambda: ended(service, "Skipped"))

@@ -21,7 +21,7 @@ def enter(service: ServiceClient, flow_run: str) -> subprocess.CompletedProcess[
     words = shlex.split(service.until(copied))
     assert words[-2:] == ["--root", str(service.root.resolve())]
     words[0] = f"{sys.prefix}/bin/fleetune"
-    return subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def test_the_next_command_of_a_cancelled_and_of_a_skipped_run(service: ServiceClient) -> None:

