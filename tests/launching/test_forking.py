@@ -1,5 +1,6 @@
 """Fork servers: children share what a server has imported, and nothing else of it."""
 
+import itertools
 import os
 import signal
 import threading
@@ -52,6 +53,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
     (tmp_path / "slow.py").write_text(COUNTS_IMPORTS)
     jobs: list[Job] = []
+    numbers = itertools.count()
 
     def start_script(
         script: str,
@@ -62,7 +64,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         given_up: Callable[[], bool] = lambda: False,
         **environment: str,
     ) -> Job:
-        module = f"script_{len(jobs)}"
+        module = f"script_{next(numbers)}"
         (tmp_path / f"{module}.py").write_text(script)
         log = tmp_path / f"{module}.log"
         command = Command(

@@ -1,6 +1,5 @@
 """Trainings of several lanes that lose a device go on: without its samples if it owned some, else to equal weights."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +83,12 @@ def losing(
     return metrics, said
 
 
+def went_on_from(said: list[str]) -> int:
+    """Return the round from which the others went on: a device that is killed may just have finished one more."""
+    (told,) = [each for each in said if each.startswith("goes on from round ")]
+    return int(told.split()[4])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "helpers", "rounds"),
@@ -99,7 +104,7 @@ def test_a_lost_helpers_clients_go_on_to_the_same_weights(
     run_plan(ready, made, TRAINING, tmp_path / "whole")
     _, said = losing(ready, made, tmp_path / "lost", helpers.get("z", "h"))
     assert_same_end(final_state(tmp_path / "whole"), tmp_path / "lost")
-    assert any(re.search("the checkpoint is read, [12] rounds? run again", each) for each in said), said
+    assert went_on_from(said) == 3 and any("the checkpoint is read" in each for each in said), said
     assert not any("left out" in each for each in said), said
 
 
@@ -116,13 +121,13 @@ def test_a_lost_client_is_left_out_of_the_average(
     lanes = lane_models(
         ready, whole_model(ready), made, [data[lane.name].folder for lane in made.lanes] if local else ()
     )
-    control = train_federated(lanes, TRAINING, lost={"y": range(4, ROUNDS)})
+    control = train_federated(lanes, TRAINING, lost={"y": range(went_on_from(said), ROUNDS)})
     found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
     assert max(found.loss, found.tensor, found.logits) < FP64, found
     counts = [61, 9, 30] if local else [len(lane.rows) for lane in lanes]
     gone = f"y is left out: {counts[1]} of {sum(counts)} training samples are not trained on any more"
     assert any(each.startswith(gone) for each in said), said
-    assert any(each.startswith("goes on from round 4 on ") for each in said), said
+    assert went_on_from(said) >= 4 and not any("run again" in each for each in said), said
 
 
 @pytest.mark.slow
@@ -184,13 +189,13 @@ def test_blocks_of_a_lost_device_go_to_the_others(lost: str, left: set[str], rea
     metrics, said = losing(ready, made, tmp_path, lost)
     after = reviser_of(ready, made, tmp_path)(made, [lost]).plan
     assert {lane.name for lane in after.lanes} == left
-    again = 5 if lost == "d1" else 3
+    again = went_on_from(said)
     lanes, whole = lane_models(ready, whole_model(ready), made), whole_model(ready)
     control = blocks_of(lanes, whole, [made.lanes] * again + [after.lanes] * (ROUNDS - again))
     found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
     assert found.tensor == 0.0 and found.loss < FP64, found
     assert any("left out" in each for each in said), said
-    assert any("the checkpoint is read, 2 rounds run again" in each for each in said) == (lost == "s"), said
+    assert (again == 3) == any("the checkpoint is read" in each for each in said) == (lost == "s"), said
 
 
 @pytest.mark.slow

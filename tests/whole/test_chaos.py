@@ -15,8 +15,8 @@ from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
 from tests.whole.test_pipeline import CONFIG
 
-SEED = 6
-"""Draws a cut, a kill and the end of the coordinator."""
+SEED, ROUNDS = 6, 8
+"""Draw a cut, a kill and the end of the coordinator."""
 
 
 @pytest.mark.slow
@@ -26,8 +26,11 @@ def test_a_training_with_faults_ends_as_one_without(tmp_path: Path, monkeypatch:
     """
     rows = [{"text": f"{i} {word} " * (1 + i % 4), "label": word} for i in range(40) for word in ("red", "green")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {**CONFIG["training"], "rounds": ROUNDS}
     devices = [{"name": name, "emulate": {"cores": 0.5}} for name in "abc"]
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**CONFIG, "fleet": {"devices": devices}}))
+    (tmp_path / "small.yaml").write_text(
+        yaml.safe_dump({**CONFIG, "fleet": {"devices": devices}, "training": training})
+    )
 
     def run_with(context: RunContext, config: RunConfig, selection: StageSelection) -> RunRecord:
         return run_without_prefect(Runner(context, config, selection))
