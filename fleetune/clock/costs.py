@@ -311,7 +311,7 @@ def _placed_bytes(plan: Plan, device: str, placed: PlacedSegment, profile: Profi
     with_gradients = segment_bytes(units, trained=trained, state_per_param_byte=1 + optimizer, kept_samples=0)
     weights_twice = profile.repeated_weight_bytes(segment.units)
     lasting -= weights_twice + math.floor(twice * optimizer)
-    with_gradients -= weights_twice + math.floor(twice * (1 + optimizer))
+    with_gradients -= weights_twice + math.floor(twice * (1 + optimizer)) - profile.awaited_bytes(segment.trained)
     held = activations(profile, _differentiated(units, trained), segment.recompute)
     held_micro_batches = kept_micro_batches(plan, device, placed)
     summing = 1 if plan.collector else len(segment.devices)

@@ -337,6 +337,14 @@ class Profile:
         """Whether units share weights that a device holds once where it has both."""
         return bool(self.tied_bytes or self.shared_bytes)
 
+    def awaited_bytes(self, units: Iterable[str]) -> int:
+        """Return the bytes of gradients of trained parameters that several of these units read: a backward holds the
+        first one until the others have come."""
+        if not self.tied_bytes:
+            return 0
+        times = Counter(name for unit in units for name in self.unit(unit).tied)
+        return sum(self.tied_bytes.get(name, 0) for name, count in times.items() if count > 1)
+
     def repeated_weight_bytes(self, units: Iterable[str]) -> int:
         """Return the bytes of weights, trained or frozen, that several of these units share, each but once."""
         if not self.shares_weights:

@@ -95,15 +95,17 @@ def in_one_stage(posed: PosedProblem, profile: Profile) -> PosedProblem:
     layers = []
     for layer, (first, end) in zip(posed.problem.layers, pairwise(posed.edges), strict=True):
         own = [unit.name for unit in profile.units[first:end]]
-        before, weights_before = profile.repeated_bytes(seen), profile.repeated_weight_bytes(seen)
+        twice_before, less_before = profile.repeated_bytes(seen), _too_often(profile, seen)
         seen += own
-        twice, weights_twice = (
-            profile.repeated_bytes(seen) - before,
-            profile.repeated_weight_bytes(seen) - weights_before,
-        )
+        twice, less = profile.repeated_bytes(seen) - twice_before, _too_often(profile, seen) - less_before
         trained = layer.param_bytes if layer.trainable_bytes is None else layer.trainable_bytes
-        layers.append(replace(layer, param_bytes=layer.param_bytes - weights_twice, trainable_bytes=trained - twice))
+        layers.append(replace(layer, param_bytes=layer.param_bytes - less, trainable_bytes=trained - twice))
     return posed._replace(problem=replace(posed.problem, layers=tuple(layers), warmup=(1,)))
+
+
+def _too_often(profile: Profile, units: Sequence[str]) -> int:
+    """Return the bytes that sums over units have too often, beside gradients and optimizer state."""
+    return profile.repeated_weight_bytes(units) - profile.awaited_bytes(units)
 
 
 Table = tuple[tuple[float, ...], ...]

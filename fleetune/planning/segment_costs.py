@@ -60,13 +60,14 @@ class SegmentCosts:
         shared = [{*unit.tied, *unit.frozen_tied} for unit in profile.units]
         if not any(shared):
             return None
-        weights, trained = (np.zeros((len(edges), len(edges)), np.int64) for _ in range(2))
+        weights, trained, awaited = (np.zeros((len(edges), len(edges)), np.int64) for _ in range(3))
         for name in sorted(set().union(*shared)):
             before = np.cumsum([0, *(name in names for names in shared)])[edges]
             again = np.maximum(before[None, :] - before[:, None] - 1, 0)
             trained += again * profile.tied_bytes.get(name, 0)
+            awaited += (again > 0) * profile.tied_bytes.get(name, 0)
             weights += again * (profile.tied_bytes.get(name, 0) + profile.shared_bytes.get(name, 0))
-        return RepeatedBytes(weights, trained)
+        return RepeatedBytes(weights, trained, awaited)
 
     @property
     def blocks(self) -> int:

@@ -211,7 +211,7 @@ def _measure_window(window: Window, settings: TimingSettings, costs: Mapping[str
     median_s = statistics.median(whole_s)
     log.stretches.extend(stretches)
     log.relative.extend(took_s / median_s for took_s in whole_s if median_s > 0)
-    found = unit_bytes(window.graph, window.segments, window.given, window.size)
+    found = unit_bytes(window.graph, window.segments, window.given, window.size, window.loss)
     for segment, counted in zip(window.segments, found, strict=True):
         cost = costs[segment.units[0].name]
         cost.activation_bytes.append(counted.kept)

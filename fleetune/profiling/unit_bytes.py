@@ -1,6 +1,6 @@
 """Bytes of units, counted in one forward and backward: what they keep in between, and what they need while they run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,14 +35,24 @@ class _Run:
     """That the backward will read; emptied before it, so that it can free them."""
 
 
-def unit_bytes(graph: Graph, segments: Sequence[SegmentRunner], given: Values, size: int) -> list[UnitBytes]:
-    """Return the bytes of one-unit segments, in order; works on meta tensors, too. given: what enters the first."""
+Loss = Callable[[int, torch.Tensor], torch.Tensor]
+"""Returns the loss of so many samples from the graph's output."""
+
+
+def unit_bytes(
+    graph: Graph, segments: Sequence[SegmentRunner], given: Values, size: int, loss: Loss | None = None
+) -> list[UnitBytes]:
+    """Return the bytes of one-unit segments, in order; works on meta tensors, too.
+
+    given: what enters the first. loss: is a part of the last one, which keeps what its backward reads in the output's
+    place; with a large vocabulary this and its gradients take more than all else. None: there is none.
+    """
     held, runs, found = dict(given), list[_Run](), list[UnitBytes]()
-    for segment in segments:
+    for place, segment in enumerate(segments):
         inputs = detached_inputs(graph, segment, held)
         live = LiveBytes((*inputs.values(), *_state(segment)))
         with FlopCounterMode(display=False) as counter, live:
-            outputs, storages = run_tracking_saved(segment, inputs, size)
+            outputs, storages = run_tracking_saved(segment, inputs, size, loss if place == len(segments) - 1 else None)
         kept = kept_bytes(inputs, outputs, storages)
         beside = live.peak_bytes - (kept - kept_bytes(inputs, {}, []))
         found.append(UnitBytes(kept=kept, workspace=max(0, beside), flops=int(counter.get_total_flops())))
@@ -95,8 +105,10 @@ def kept_bytes(inputs: Values, outputs: Values, kept: list[torch.UntypedStorage]
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def run_tracking_saved(segment: SegmentRunner, inputs: Values, size: int) -> tuple[Values, list[torch.UntypedStorage]]:
-    """Run one forward; return its outputs and the storages, weights excluded, that backward will read.
+def run_tracking_saved(
+    segment: SegmentRunner, inputs: Values, size: int, loss: Loss | None = None
+) -> tuple[Values, list[torch.UntypedStorage]]:
+    """Run one forward; return its outputs, or their loss, and the storages, weights excluded, that backward will read.
 
     Works on meta tensors, too.
     """
@@ -112,6 +124,9 @@ def run_tracking_saved(segment: SegmentRunner, inputs: Values, size: int) -> tup
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         outputs = segment.run(inputs, size)
+        if loss is not None:
+            output = segment.graph.output
+            outputs = {output: loss(size, outputs.pop(output))}
     return outputs, list(kept.values())
 
 

@@ -209,7 +209,7 @@ class RoundRunner:
             outputs = seat.runner.run(values, seat.seat.samples, draws)
             loss = self._mean_loss_share(seat, outputs, micro_batch) if seat.seat.is_last else None
         self._record_action(action, start_s, self._synchronized_now_s(seat))
-        seat.held[micro_batch] = MicroBatchState(values, outputs, loss)
+        seat.held[micro_batch] = MicroBatchState(values, outputs if loss is None else {}, loss)
 
     def _backward(self, seat: TrainingSeat, action: Action) -> None:
         held = seat.held[action.micro_batch]

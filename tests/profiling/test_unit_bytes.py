@@ -1,10 +1,12 @@
 """What units keep and need is counted while operations run: hand-made tensors, and units of a small model."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fleetune.models.meta_run import META, META_SAMPLES, empty_input
 from fleetune.models.segment import SegmentRunner
@@ -99,6 +101,38 @@ def test_a_unit_drawn_by_hand() -> None:
     assert found.kept == 256 + 2 * KB
     assert 4 * KB <= found.workspace <= 8 * KB
     assert found.flops == 2 * 4 * 16 * 64
+
+
+class Head(Counted):
+    """Stands in for a frozen head: y = x w, where x is [samples, 16] and y has 1024 classes."""
+
+    graph = SimpleNamespace(output=1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(16, 1024), requires_grad=False)
+
+    def run(self, values: dict[int, torch.Tensor], samples: int) -> dict[int, torch.Tensor]:
+        """One forward."""
+        return {1: values[0] @ self.w}
+
+
+def test_the_loss_is_a_part_of_the_last_unit() -> None:
+    """Bug: the loss of a language model was not counted: 150 MB of 960 with the vocabulary of GPT-2 and two samples.
+
+    Of 4 samples x has 256 bytes and y 16 KB. The loss keeps the logarithm of y's softmax in y's place. Its backward
+    makes the gradient of that, and then y's.
+    """
+
+    def loss(samples: int, output: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(output, torch.zeros(samples, dtype=torch.int64))
+
+    given = {0: torch.ones(4, 16)}
+    (alone,) = unit_bytes(Values(), [Head()], given, 4)  # type: ignore[arg-type, list-item]
+    (found,) = unit_bytes(Values(), [Head()], given, 4, loss)  # type: ignore[arg-type, list-item]
+    small = 256 + KB  # x and its gradient, labels, and the loss
+    assert 16 * KB <= alone.kept <= 16 * KB + small and 16 * KB <= alone.workspace <= 16 * KB + small
+    assert 16 * KB <= found.kept <= 16 * KB + small and 32 * KB <= found.workspace <= 32 * KB + small
 
 
 def counted(samples: int, folder: Path) -> dict[str, UnitBytes]:

@@ -30,6 +30,8 @@ class RepeatedBytes(NamedTuple):
     weights: Ints
     """All of them."""
     trained: Ints
+    awaited: Ints
+    """Gradients that a backward holds until those of the other layers have come; not too often, but not in sums."""
 
 
 class LayerBytes(NamedTuple):
@@ -75,7 +77,8 @@ class LayerBytes(NamedTuple):
         if self.repeated is not None:
             twice = self.repeated.trained[first, end]
             trained = trained - twice
-            own = own - np.floor(twice * self.state_per_byte).astype(np.int64) - self.repeated.weights[first, end]
+            own = own - np.floor(twice * self.state_per_byte).astype(np.int64) + self.repeated.awaited[first, end]
+            own = own - self.repeated.weights[first, end]
         received = self.received_per_byte * trained if members > 1 else 0
         return np.asarray(self.param[end] - self.param[first] + own + received)
 
