@@ -324,35 +324,37 @@ class Profile:
                 return index
         raise Refused(f"profile: no unit {name!r}")
 
+    @property
+    def shares_weights(self) -> bool:
+        """Whether units share weights that a device holds once where it has both."""
+        return bool(self.tied_bytes or self.shared_bytes)
+
     def repeated_bytes(self, units: Iterable[str]) -> int:
         """Return the bytes of trained parameters that several of these units share, each but once: their sums over
         units have them too often."""
         if not self.tied_bytes:
             return 0
-        times = Counter(name for unit in units for name in self.unit(unit).tied)
-        return sum((count - 1) * self.tied_bytes.get(name, 0) for name, count in times.items())
-
-    @property
-    def shares_weights(self) -> bool:
-        """Whether units share weights that a device holds once where it has both."""
-        return bool(self.tied_bytes or self.shared_bytes)
+        return sum((count - 1) * self.tied_bytes.get(name, 0) for name, count in self._readers(units).items())
 
     def awaited_bytes(self, units: Iterable[str]) -> int:
         """Return the bytes of gradients of trained parameters that several of these units read: a backward holds the
         first one until the others have come."""
         if not self.tied_bytes:
             return 0
-        times = Counter(name for unit in units for name in self.unit(unit).tied)
-        return sum(self.tied_bytes.get(name, 0) for name, count in times.items() if count > 1)
+        return sum(self.tied_bytes.get(name, 0) for name, count in self._readers(units).items() if count > 1)
 
     def repeated_weight_bytes(self, units: Iterable[str]) -> int:
         """Return the bytes of weights, trained or frozen, that several of these units share, each but once."""
         if not self.shares_weights:
             return 0
-        each = [self.unit(name) for name in units]
-        times = Counter(name for unit in each for name in (*unit.tied, *unit.frozen_tied))
-        held = {name: self.tied_bytes.get(name, 0) + self.shared_bytes.get(name, 0) for name in times}
-        return sum((count - 1) * held[name] for name, count in times.items())
+        readers = self._readers(units)
+        held = {name: self.tied_bytes.get(name, 0) + self.shared_bytes.get(name, 0) for name in readers}
+        return sum((count - 1) * held[name] for name, count in readers.items())
+
+    def _readers(self, units: Iterable[str]) -> Counter[str]:
+        """Return parameter that units share -> how many of these units read it."""
+        each = map(self.unit, units)
+        return Counter(name for unit in each for name in (*unit.tied, *unit.frozen_tied))
 
     def weight_bytes(self, units: Iterable[str]) -> int:
         """Return the bytes of the parameters and buffers of these units, each counted once."""

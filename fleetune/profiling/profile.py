@@ -221,22 +221,17 @@ def unit_sizes(
     return tuple(made)
 
 
-def tied_bytes(graph: Graph, skeleton: nn.Module) -> dict[str, int]:
-    """Return trained parameter that several units read -> its bytes."""
-    parameters, tied = dict(skeleton.named_parameters()), tied_parameters_by_unit(graph, skeleton)
+def tied_bytes(graph: Graph, skeleton: nn.Module, *, trained: bool = True) -> dict[str, int]:
+    """Return trained parameter that several units read -> its bytes; with `trained` False the frozen ones."""
+    parameters, tied = dict(skeleton.named_parameters()), tied_parameters_by_unit(graph, skeleton, trained=trained)
     return {name: _bytes(parameters[name]) for name in sorted({name for names in tied.values() for name in names})}
 
 
 def shared_bytes(graph: Graph, skeleton: nn.Module) -> dict[str, int]:
     """Return parameter that several units read -> its bytes if it is frozen, else those of its copy, if it has one."""
-    parameters, copies = dict(skeleton.named_parameters()), copy_bytes(skeleton, graph.compute)
-    trained, frozen = (
-        {name for names in tied_parameters_by_unit(graph, skeleton, trained=kind).values() for name in names}
-        for kind in (True, False)
-    )
-    return {name: _bytes(parameters[name]) for name in sorted(frozen)} | {
-        name: copies[name] for name in sorted(trained) if name in copies
-    }
+    copies = copy_bytes(skeleton, graph.compute)
+    of_copies = {name: copies[name] for name in tied_bytes(graph, skeleton) if name in copies}
+    return tied_bytes(graph, skeleton, trained=False) | of_copies
 
 
 def with_min_samples(units: Sequence[Unit], fewest: Mapping[str, int]) -> tuple[Unit, ...]:

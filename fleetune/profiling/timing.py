@@ -22,7 +22,7 @@ from fleetune.linux import trim_heap
 from fleetune.models.graph import Graph
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner, Values
-from fleetune.profiling.unit_bytes import detached_inputs, unit_bytes
+from fleetune.profiling.unit_bytes import Loss, detached_inputs, unit_bytes
 
 SegmentOf = Callable[[str], SegmentRunner]
 MOST_PASSES = 15
@@ -71,7 +71,7 @@ class TimedData:
 
     inputs: Callable[[int], Values]
     """Reads the graph's inputs, for the first segment's forward."""
-    loss: Callable[[int, torch.Tensor], torch.Tensor] | None = None
+    loss: Loss | None = None
     """Reads labels and returns the loss of the graph's output, for the last segment's forward; None: there is none."""
 
 
@@ -99,7 +99,7 @@ class Window:
     size: int
     read: Callable[[int], Values] | None = None
     """Reads the inputs, within the time of the first unit; None: they come from a window before."""
-    loss: Callable[[int, torch.Tensor], torch.Tensor] | None = None
+    loss: Loss | None = None
     part: float = 1.0
     """The window's part of `TimingSettings.least_s`."""
     micro_batch: int = 0
