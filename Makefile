@@ -80,7 +80,7 @@ postgres:
 		|| { echo "postgresql could not be installed: as root, run apt-get install postgresql" >&2; exit 75; }
 
 screenshots: $(STAMP)
-	$(BIN)/python -m tests.browser.screenshots docs/images
+	$(BIN)/python -m tests.support.browser.screenshots docs/images
 
 # Packages are compiled on all cores; some of their files need a newer Python.
 $(STAMP): pyproject.toml constraints.txt fleetune/codecs/quantiser.c

@@ -14,8 +14,8 @@ from benchmarks.strategies.runs import STRATEGIES, Trained, trained
 from benchmarks.strategies.saved_bytes import linearity, saved_bytes_by_depth
 from fleetune.contracts.run_config import STRATEGIES as KNOWN
 from flows import configs
-from tests.drawing.contents import by_hand
-from tests.links.ends import until
+from tests.support.drawing.contents import by_hand
+from tests.support.links.ends import until
 
 
 def test_saved_bytes_grow_by_the_same_amount_with_every_block(tmp_path: Path) -> None:

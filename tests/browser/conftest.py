@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.flows.service.client import ServiceClient
+from tests.support.flows.service.client import ServiceClient
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from tests.browser.ui import Ui
+    from tests.support.browser.ui import Ui
 
 HERE = Path(__file__).parent
 REQUIRED = "required"
@@ -82,7 +82,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]
 @pytest.fixture(scope="package")
 def browser() -> "Iterator[Browser]":
     """A headless browser."""
-    from tests.browser.ui import open_browser
+    from tests.support.browser.ui import open_browser
 
     with open_browser(chromium()) as opened:
         yield opened
@@ -93,7 +93,7 @@ def ui(browser: "Browser", service: ServiceClient) -> "Iterator[Ui]":
     """Prefect's UI of the service in a window of its own; an error of its scripts fails the test, except for two that
     its drawing of a run raises now and then when the page is left.
     """
-    from tests.browser.ui import LIMIT_MS, Ui
+    from tests.support.browser.ui import LIMIT_MS, Ui
 
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce")
     page.set_default_timeout(LIMIT_MS)

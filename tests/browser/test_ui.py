@@ -10,9 +10,9 @@ from playwright.sync_api import Locator, expect
 
 from fleetune.store import RunRecord, Store
 from flows.form import AS_GIVEN, STAGE_NAMES, names_in
-from tests.browser.ui import Ui
-from tests.flows.service.client import ServiceClient
-from tests.flows.service.training import RETRIES, Training, write_run_file
+from tests.support.browser.ui import Ui
+from tests.support.flows.service.client import ServiceClient
+from tests.support.flows.service.training import RETRIES, Training, write_run_file
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import DeviceOrder, Lane, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
-from tests.clock import fleets
+from tests.support.clock import fleets
 
 F3 = ("main/0F0", "main/0F1", "main/0F2")
 B3 = ("main/0B0", "main/0B1", "main/0B2")

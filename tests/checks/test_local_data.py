@@ -10,8 +10,8 @@ from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from fleetune.program.lower import averaging_device
 from tests.checks.test_structure import CLIENTS, PROFILE, SPLIT, TUNED
-from tests.clock import ticks
-from tests.clock.ticks import segment
+from tests.support.clock import ticks
+from tests.support.clock.ticks import segment
 
 BARE = replace(PROFILE, units=(replace(PROFILE.units[0], param_bytes=0, trainable_bytes=0), *PROFILE.units[1:]))
 """Its first unit has no parameters: what it sends are samples in other shapes."""

@@ -10,8 +10,8 @@ from fleetune.contracts.plan import Backup, Gate, LinkUse, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.errors import Infeasible, Refused
-from tests.clock import fleets, ticks
-from tests.clock.ticks import segment
+from tests.support.clock import fleets, ticks
+from tests.support.clock.ticks import segment
 
 UNITS = [ticks.unit("u0", trained=100), ticks.unit("u1", trained=200), ticks.unit("u2", trained=400)]
 NAMES = "x y h s"

@@ -6,7 +6,7 @@ import pytest
 
 from fleetune.planning import strategies
 from tests.cli.conftest import Call, files
-from tests.planning.bibtex import parsed
+from tests.support.planning.bibtex import parsed
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"
 

@@ -12,7 +12,7 @@ from flows import api
 from flows.comparison import archive
 from tests.cli.conftest import Call, document
 from tests.cli.test_readme import COMMANDS, REPOSITORY
-from tests.flows.comparison.stand_in import StandIn
+from tests.support.flows.comparison.stand_in import StandIn
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"
 COMPARISONS = [command for command in COMMANDS if command.startswith("compare")]

@@ -16,7 +16,7 @@ from flows import api
 from flows.cli.drawings import loss_curve
 from flows.context import RunContext, StageSelection
 from tests.cli.conftest import Call, add_run, document
-from tests.drawing.contents import by_hand
+from tests.support.drawing.contents import by_hand
 
 SIMULATED = Path(__file__).parents[2] / "configs" / "runs" / "asteroid-b.yaml"
 

@@ -10,8 +10,8 @@ import pytest
 
 from fleetune.discovery.joining.network import LOOPBACK
 from tests.cli.conftest import Call
-from tests.discovery.joining.both_sides import host, token_file
-from tests.discovery.joining.fake_engine import fake_engine
+from tests.support.discovery.joining.both_sides import host, token_file
+from tests.support.discovery.joining.fake_engine import fake_engine
 
 PATIENCE_S = 60.0
 

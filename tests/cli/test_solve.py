@@ -15,8 +15,8 @@ from fleetune import solving
 from fleetune.contracts import json_io
 from flows.cli.app import app
 from tests.cli.conftest import Call, document, files
-from tests.solving.hpp.instances import drawn
-from tests.solving.stand_in import KIND, solution
+from tests.support.solving.hpp.instances import drawn
+from tests.support.solving.stand_in import KIND, solution
 
 SUMMARY = "best: round 12.5 ms (25.0 % above its bound), 2 stages nano-0+nano-1 | tx2, solved in 250 ms"
 

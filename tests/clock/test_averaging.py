@@ -7,8 +7,8 @@ import pytest
 from fleetune.clock import averaging, describe_averages, forecast
 from fleetune.contracts.metrics import Forecast, TimelineRow
 from fleetune.contracts.plan import Plan
-from tests.clock import ticks
-from tests.clock.ticks import segment
+from tests.support.clock import ticks
+from tests.support.clock.ticks import segment
 
 UNITS = [
     ticks.unit("u0", trained=2),

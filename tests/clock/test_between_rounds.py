@@ -14,8 +14,8 @@ from fleetune.contracts.metrics import Forecast
 from fleetune.contracts.plan import DeviceOrder, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
-from tests.clock import ticks
-from tests.clock.ticks import TICK_S, drawn, picture, segment
+from tests.support.clock import ticks
+from tests.support.clock.ticks import TICK_S, drawn, picture, segment
 
 FLEET = ticks.fleet("a b")
 UNITS = [ticks.unit("u0", trained=4), ticks.unit("u1", trained=4)]

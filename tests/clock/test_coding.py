@@ -19,9 +19,9 @@ from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, wire_byt
 from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
 from fleetune.contracts.profile import CodecTime, DeviceTimes, Profile
 from fleetune.errors import Refused
-from tests.clock import ticks
-from tests.clock.plans import chains, with_neutral_link
-from tests.clock.ticks import TICK_S, drawn, picture, segment
+from tests.support.clock import ticks
+from tests.support.clock.plans import chains, with_neutral_link
+from tests.support.clock.ticks import TICK_S, drawn, picture, segment
 
 THERE, BACK = LinkUse(source="a", target="b", codec="int8"), LinkUse(source="b", target="a", codec="int8")
 FLEET = ticks.fleet("a b")

@@ -19,8 +19,8 @@ from fleetune.contracts.plan import Gate, LinkUse, Plan, Segment, Share
 from fleetune.contracts.profile import GateExtra, GateTimes, Profile
 from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.errors import Refused
-from tests.clock import ticks
-from tests.clock.ticks import picture, segment
+from tests.support.clock import ticks
+from tests.support.clock.ticks import picture, segment
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fleetune.contracts.metrics import Forecast
 from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share
 from fleetune.contracts.profile import Spread
 from fleetune.errors import Refused
-from tests.clock import fleets
+from tests.support.clock import fleets
 
 
 def test_memory_is_runtime_weights_state_and_kept_activations() -> None:

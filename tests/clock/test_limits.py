@@ -9,8 +9,8 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import LinkUse, Plan
 from fleetune.errors import Refused
 from fleetune.planning import Problem, solve
-from tests.clock import fleets
-from tests.planning.instances import small
+from tests.support.clock import fleets
+from tests.support.planning.instances import small
 
 CHAIN = fleets.plan(("u0 u1", {"a": 4}, 2), ("u2 u3", {"b": 4}, 1))
 GROUP = fleets.plan(("u0 u1 u2 u3", {"a": 2, "b": 2}, 1))

@@ -11,8 +11,8 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet, Machine
 from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.errors import Refused
-from tests.clock import fleets, ticks
-from tests.clock.ticks import TICK_S, segment
+from tests.support.clock import fleets, ticks
+from tests.support.clock.ticks import TICK_S, segment
 
 COST = 1e-9
 

@@ -13,10 +13,10 @@ from fleetune.contracts.plan import DeviceOrder, LinkUse, Plan, Share
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
-from tests.clock import fleets, ticks
-from tests.clock.plans import chains, with_neutral_link
-from tests.clock.ticks import drawn, picture, segment
-from tests.planning.instances import tiny
+from tests.support.clock import fleets, ticks
+from tests.support.clock.plans import chains, with_neutral_link
+from tests.support.clock.ticks import drawn, picture, segment
+from tests.support.planning.instances import tiny
 
 CLIENTS = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "xy"}
 OWN = {name: f"{name}/0F0 {name}/2F0 {name}/2B0 {name}/0B0" for name in "xy"}

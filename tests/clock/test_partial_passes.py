@@ -9,7 +9,7 @@ from fleetune.clock.partial_passes import backward_shares, forward_shares, with_
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import PartialPasses
 from fleetune.errors import Refused
-from tests.clock import fleets
+from tests.support.clock import fleets
 
 MEASURED = PartialPasses(below=(0.75, 0.5, 0.25, 0.1), passed=(0.5, 0.4, 0.3, 0.2), lowest=(0.9, 0.8, 0.7, 0.6))
 

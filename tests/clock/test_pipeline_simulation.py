@@ -6,8 +6,8 @@ from hypothesis import given, settings
 
 from fleetune.clock import Pipeline, PipelineTrace
 from fleetune.clock.pipeline_simulation import simulate
-from tests.clock import reference
-from tests.clock.pipelines import picture, pipelines, uniform
+from tests.support.clock import reference
+from tests.support.clock.pipelines import picture, pipelines, uniform
 
 HAND_DRAWN = """
     0.0 01234....a.b.c.d.e

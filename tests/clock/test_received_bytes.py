@@ -7,8 +7,8 @@ import pytest
 from fleetune.clock import Clock
 from fleetune.clock.costs import received_bytes
 from fleetune.contracts.plan import Plan, Segment, Share
-from tests.clock import ticks
-from tests.clock.ticks import segment
+from tests.support.clock import ticks
+from tests.support.clock.ticks import segment
 
 NAMES = "a b c d s"
 UNITS = [

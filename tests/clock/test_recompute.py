@@ -8,7 +8,7 @@ from fleetune.clock import Clock
 from fleetune.clock.recompute import Activations, activations
 from fleetune.contracts import json_io
 from fleetune.contracts.plan import Plan
-from tests.clock import fleets
+from tests.support.clock import fleets
 
 UNITS = [
     fleets.unit("embeddings"),

@@ -7,9 +7,9 @@ import pytest
 from fleetune.clock import Clock, forecast
 from fleetune.contracts.plan import Plan, Share
 from fleetune.contracts.profile import Profile
-from tests.clock import ticks
-from tests.clock.plans import with_neutral_link
-from tests.clock.ticks import drawn, picture, segment
+from tests.support.clock import ticks
+from tests.support.clock.plans import with_neutral_link
+from tests.support.clock.ticks import drawn, picture, segment
 
 FLEET = ticks.fleet("a b c", latency=1)
 

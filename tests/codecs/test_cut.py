@@ -6,7 +6,7 @@ import torch
 from fleetune.codecs import decode, encode, kept_indices
 from fleetune.contracts.link_codecs import CODECS, FORWARD_MASK, SPARSE
 from fleetune.contracts.plan import LinkUse
-from tests.codecs.single_process import across_cut
+from tests.support.codecs.single_process import across_cut
 
 
 def use(codec: str) -> LinkUse:

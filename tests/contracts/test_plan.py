@@ -19,7 +19,7 @@ from fleetune.contracts.plan import (
     parse_action,
 )
 from fleetune.errors import Refused
-from tests.clock import fleets
+from tests.support.clock import fleets
 
 OLD = """{
  "strategy": "pp",

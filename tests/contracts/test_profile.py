@@ -9,7 +9,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.errors import Refused
-from tests.clock import fleets
+from tests.support.clock import fleets
 
 
 def subnet(name: str = "block.0#0", **changes: Any) -> dict[str, Any]:

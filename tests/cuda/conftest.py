@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.left_out import LeftOut
+from tests.support.left_out import LeftOut
 
 HERE = Path(__file__).parent
 LEFT_OUT = LeftOut("FLEETUNE_CUDA_TESTS")

@@ -11,7 +11,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.data import named_datasets
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
-from tests.data.samples import CAUSAL, IMAGES, TEXT, prepared, texts, whole
+from tests.support.data.samples import CAUSAL, IMAGES, TEXT, prepared, texts, whole
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest, validate_data
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
-from tests.data.chat_samples import CHATML, COUNTING, MARKED, ROUNDS, THINKING, chat_spec, chats
-from tests.data.samples import CAUSAL, json_lines, prepared, whole
+from tests.support.data.chat_samples import CHATML, COUNTING, MARKED, ROUNDS, THINKING, chat_spec, chats
+from tests.support.data.samples import CAUSAL, json_lines, prepared, whole
 
 
 def encoded(spec: InputSpec, row: dict[str, Any], loss_on_all: bool = False, format: str | None = None) -> Any:

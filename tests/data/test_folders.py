@@ -9,7 +9,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.folders import listed_splits
 from fleetune.data.sources import content_digest, validate_data
 from fleetune.errors import Refused
-from tests.data.samples import FRUITS, IMAGES, json_lines, prepared, texts
+from tests.support.data.samples import FRUITS, IMAGES, json_lines, prepared, texts
 
 
 def folder(place: Path, *names: str) -> Path:

@@ -11,8 +11,8 @@ from torch.nn.functional import interpolate
 
 from fleetune.data.fraction_settings import MEAN, STD, fraction_settings
 from fleetune.errors import Refused
-from tests.data.samples import prepared
 from tests.data.test_image_processor import model_folder, pictures, spec_for, stored
+from tests.support.data.samples import prepared
 
 DINOV3 = {
     "image_processor_type": "DINOv3ViTImageProcessorFast",

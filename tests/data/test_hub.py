@@ -19,7 +19,7 @@ from fleetune.data import named_datasets
 from fleetune.data.named_datasets import HubTable
 from fleetune.data.sources import content_digest, pinned_request
 from fleetune.errors import Refused, TryAgain
-from tests.data.samples import FRUITS, TEXT, prepared, texts, whole
+from tests.support.data.samples import FRUITS, TEXT, prepared, texts, whole
 
 NAMES = ["pear", "apple"]
 FEATURES = {"text": {"dtype": "string", "_type": "Value"}, "label": {"names": NAMES, "_type": "ClassLabel"}}

@@ -12,7 +12,7 @@ from transformers import AutoImageProcessor
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
-from tests.data.samples import json_lines, prepared, whole
+from tests.support.data.samples import json_lines, prepared, whole
 
 VIT = {
     "image_processor_type": "ViTImageProcessor",

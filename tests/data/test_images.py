@@ -16,7 +16,7 @@ from fleetune.data.images import as_image, convert_channels, resize
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest
 from fleetune.errors import Refused
-from tests.data.samples import every_byte, json_lines, prepared, whole
+from tests.support.data.samples import every_byte, json_lines, prepared, whole
 
 
 def test_growing_interpolates_between_pixel_centres() -> None:

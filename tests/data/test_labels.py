@@ -11,7 +11,7 @@ import pytest
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
-from tests.data.samples import CAUSAL, FRUITS, TEXT, json_lines, prepared, texts, whole
+from tests.support.data.samples import CAUSAL, FRUITS, TEXT, json_lines, prepared, texts, whole
 
 NUMBERED = [{"text": f"text {n}", "label": n % 2} for n in range(20)]
 

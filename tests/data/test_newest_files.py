@@ -7,7 +7,7 @@ import pytest
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.sources import content_digest, validate_data
 from fleetune.errors import Refused
-from tests.data.samples import json_lines, prepared, texts
+from tests.support.data.samples import json_lines, prepared, texts
 
 DAYS = ("2026-11-19", "2026-11-20", "2026-11-21", "2026-11-22")
 

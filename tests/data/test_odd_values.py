@@ -12,8 +12,8 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import LABELS
 from fleetune.data.unlabelled import asked_rows, asked_texts
 from fleetune.errors import Refused
-from tests.data.chat_samples import chat_spec
-from tests.data.samples import CAUSAL, FRUITS, TEXT, json_lines, prepared, texts, whole
+from tests.support.data.chat_samples import chat_spec
+from tests.support.data.samples import CAUSAL, FRUITS, TEXT, json_lines, prepared, texts, whole
 
 HALF = "a \ud83d"
 NUMBERS = InputSpec(task="sequence-regression", vocab_size=264, max_positions=64)

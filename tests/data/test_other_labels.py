@@ -15,7 +15,7 @@ from fleetune.data.preview import preview
 from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets
-from tests.data.samples import json_lines
+from tests.support.data.samples import json_lines
 
 NUMBERS = InputSpec(task="sequence-regression", vocab_size=264, max_positions=64)
 SEVERAL = InputSpec(task="sequence-multi-label-classification", vocab_size=264, max_positions=64)

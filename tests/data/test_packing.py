@@ -11,8 +11,8 @@ from fleetune.data.prepared_data import PreparedData, sample_spans
 from fleetune.data.sequences import packed_rows
 from fleetune.data.sources import validate_data
 from fleetune.errors import Refused
-from tests.data.chat_samples import chat_spec, chats
-from tests.data.samples import json_lines, prepared, whole
+from tests.support.data.chat_samples import chat_spec, chats
+from tests.support.data.samples import json_lines, prepared, whole
 
 
 def samples(data: PreparedData) -> list[tuple[list[int], list[int]]]:

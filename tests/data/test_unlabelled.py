@@ -11,7 +11,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.unlabelled import asked_rows, asked_texts
 from fleetune.errors import Refused
-from tests.data.samples import CAUSAL, TEXT, json_lines
+from tests.support.data.samples import CAUSAL, TEXT, json_lines
 
 REQUEST = DataRequest(source="set", text_column="body")
 USER, ANSWER = {"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"}

@@ -18,7 +18,7 @@ from fleetune.discovery.measurement import Measurement
 from fleetune.errors import Refused
 from fleetune.launching import LocalSites
 from flows.provenance import MeasurementPair, judge_fleet
-from tests.profiling.instances import Scripted
+from tests.support.profiling.instances import Scripted
 
 GPU = Accelerator(name="H", memory_bytes=80)
 

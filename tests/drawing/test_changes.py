@@ -9,8 +9,8 @@ from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import FULL
 from fleetune.drawing.changes import last_refresh, moves_chart
 from fleetune.drawing.report import ReportContent, report
-from tests.drawing import hand_made
-from tests.drawing.contents import by_hand
+from tests.support.drawing import hand_made
+from tests.support.drawing.contents import by_hand
 
 SVG = "{http://www.w3.org/2000/svg}"
 DEFT, GATES = hand_made.PLANS["deft"], hand_made.PLANS["gates"]

@@ -18,10 +18,10 @@ from fleetune.drawing.model_chart import gates_chart, model_chart
 from fleetune.drawing.svg import axis_ticks, colours_of_devices, short_names
 from fleetune.errors import Refused
 from fleetune.planning import solve
-from tests.clock import fleets
-from tests.drawing import hand_made
-from tests.drawing.contents import by_hand, content, content_of
-from tests.planning.instances import small
+from tests.support.clock import fleets
+from tests.support.drawing import hand_made
+from tests.support.drawing.contents import by_hand, content, content_of
+from tests.support.planning.instances import small
 
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "link", "br", "img", "hr", "input"}

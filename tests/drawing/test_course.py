@@ -8,7 +8,7 @@ import pytest
 from fleetune.contracts.course import Course, LostDevice, Progressed, Recovered
 from fleetune.drawing.course import course_chart, course_texts
 from fleetune.drawing.report import report
-from tests.drawing.contents import content
+from tests.support.drawing.contents import content
 
 COURSE = Course(
     progress=tuple(Progressed(at_s=float(k), rounds=k) for k in range(1, 30)),

@@ -7,7 +7,7 @@ from fleetune.contracts.metrics import RoundScores
 from fleetune.drawing import report
 from fleetune.drawing.charts import loss_chart
 from fleetune.drawing.scores_text import scores_text
-from tests.drawing.contents import content
+from tests.support.drawing.contents import content
 
 SCORES = tuple(RoundScores(rounds=rounds, values={"loss": loss}) for rounds, loss in ((20, 3.0), (40, 1.5), (60, 9.0)))
 

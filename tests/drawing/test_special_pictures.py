@@ -14,9 +14,9 @@ from fleetune.drawing.gantt import latencies_of, queueing_text, waits
 from fleetune.drawing.model_chart import gates_chart
 from fleetune.drawing.text import span_text
 from fleetune.formatting import seconds
-from tests.clock import fleets
-from tests.drawing import hand_made
-from tests.drawing.contents import by_hand, content, row
+from tests.support.clock import fleets
+from tests.support.drawing import hand_made
+from tests.support.drawing.contents import by_hand, content, row
 
 SVG = "{http://www.w3.org/2000/svg}"
 CLIENTS = ("phone-1", "phone-2")

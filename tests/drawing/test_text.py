@@ -7,10 +7,10 @@ import pytest
 from fleetune.contracts.plan import DeviceOrder, LinkUse
 from fleetune.drawing import plan_text, timeline_text
 from fleetune.drawing.text import link_text, operations_text, trained_text
-from tests.clock import fleets, ticks
-from tests.drawing import hand_made
-from tests.drawing.contents import content, row
-from tests.golden import same_as_golden
+from tests.support.clock import fleets, ticks
+from tests.support.drawing import hand_made
+from tests.support.drawing.contents import content, row
+from tests.support.golden import same_as_golden
 
 
 def test_a_timeline_as_a_grid_drawn_by_hand() -> None:

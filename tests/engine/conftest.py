@@ -18,8 +18,8 @@ import pytest
 
 from containers import engine_api, images
 from fleetune.launching.docker import cleanup
-from tests.engine.second_engine import second as second
-from tests.left_out import LeftOut
+from tests.support.engine.second_engine import second as second
+from tests.support.left_out import LeftOut
 
 HERE = Path(__file__).parent
 USUAL = "mounted"

@@ -14,9 +14,9 @@ import pytest
 
 from fleetune.launching.docker import cleanup
 from flows.service.flow_process import ALONE_S
-from tests.engine.pipelines import LINKS, config
-from tests.flows.service.client import ServiceClient
-from tests.flows.service.training import Training, committed_rounds, end_in_s, saved_rounds
+from tests.support.engine.pipelines import LINKS, config
+from tests.support.flows.service.client import ServiceClient
+from tests.support.flows.service.training import Training, committed_rounds, end_in_s, saved_rounds
 
 ROUNDS, END_S = 90, 10.0
 """Rounds of each training, of which two interruptions take at most a third; and seconds within which nothing of it is

@@ -18,7 +18,7 @@ from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker import folder_transfer
 from fleetune.launching.docker.engine_client import connect, find_image
-from tests.engine.second_engine import IMAGE
+from tests.support.engine.second_engine import IMAGE
 
 LABELS = {"fleetune.test": secrets.token_hex(4)}
 PATIENCE_S = 60

@@ -17,7 +17,7 @@ from fleetune.launching.docker import cleanup
 from fleetune.planning import strategies
 from stages.entry_point import Channel, StageContext
 from stages.plan import plan
-from tests.planning.instances import scored, small
+from tests.support.planning.instances import scored, small
 
 PATIENCE_S = 120
 PROJECT, PACKAGES = images.PROJECT, Path(sysconfig.get_path("purelib"))

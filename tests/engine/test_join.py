@@ -12,8 +12,8 @@ from containers import engine_api
 from fleetune.discovery.joining.device_side import ADMISSION_TIMEOUT_S
 from fleetune.launching.docker import cleanup
 from fleetune.launching.docker.engine_client import connect, find_image
-from tests.discovery.joining.both_sides import Devices, host, token_file
-from tests.engine.places import IMAGE
+from tests.support.discovery.joining.both_sides import Devices, host, token_file
+from tests.support.engine.places import IMAGE
 
 
 def test_the_engine_of_this_machine_joins(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.tokenization import encode, open_tokenizer
-from tests.engine.pipelines import PROCESSES, config, run
-from tests.training.planted import found_in, spellings, text_spellings
+from tests.support.engine.pipelines import PROCESSES, config, run
+from tests.support.training.planted import found_in, spellings, text_spellings
 from tests.whole.test_local_data import SECRET, source
 from tests.whole.test_pipeline import CONFIG
 

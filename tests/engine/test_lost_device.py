@@ -14,9 +14,9 @@ from fleetune.launching.placement import FleetPlacement
 from fleetune.training import coordinator
 from fleetune.training.task import TrainingTask
 from stages.reviser import reviser
-from tests.engine.pipelines import Told, config, run
-from tests.engine.places import Note, ignored
-from tests.training.runs import final_state
+from tests.support.engine.pipelines import Told, config, run
+from tests.support.engine.places import Note, ignored
+from tests.support.training.runs import final_state
 from tests.training.test_lost_devices import assert_same_end
 
 ROUNDS, SAVED_AFTER, KILLED_AFTER = 8, 4, 6

@@ -23,10 +23,10 @@ from fleetune.launching.docker.sites import DockerSites
 from fleetune.launching.placement import FleetPlacement
 from fleetune.training import coordinator
 from fleetune.training.task import TrainingTask
-from tests.engine.pipelines import Told, config, run
-from tests.engine.places import ignored
-from tests.engine.second_engine import Second
-from tests.flows.service.client import command_of
+from tests.support.engine.pipelines import Told, config, run
+from tests.support.engine.places import ignored
+from tests.support.engine.second_engine import Second
+from tests.support.flows.service.client import command_of
 
 EDGE = Path(__file__).parents[2] / "configs" / "runs" / "edge-docker.yaml"
 REAPER = "fleetune.launching.docker.cleanup"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fleetune.errors import FleetuneError
-from tests.engine.pipelines import config, run
+from tests.support.engine.pipelines import config, run
 
 DEVICE: dict[str, Any] = {"name": "desk", "launcher": "docker", "accelerator": "cpu"}
 

@@ -16,8 +16,8 @@ import pytest
 from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker.engine_client import connect, describe_engine, find_image
-from tests.engine.certificates import Authority
-from tests.engine.second_engine import IMAGE, Second
+from tests.support.engine.certificates import Authority
+from tests.support.engine.second_engine import IMAGE, Second
 
 LABELS = {"fleetune.test": "1"}
 PATIENCE_S = 60

@@ -15,7 +15,7 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker import cleanup
 from fleetune.launching.docker.sites import DockerSites
 from fleetune.launching.placement import DevicePlacement, FleetPlacement
-from tests.engine.places import contained, grounds, ignored, python
+from tests.support.engine.places import contained, grounds, ignored, python
 
 LOOK = """
 import json, os, pathlib
@@ -150,7 +150,7 @@ def test_devices_reach_each_other_and_this_process_and_nobody_else(tmp_path: Pat
 def test_nothing_is_left_when_the_process_is_killed(tmp_path: Path, engine: Any) -> None:
     """A reaper removes what a process made that was killed with everything it had open."""
     script = (
-        "import signal, sys; from tests.engine.places import *\n"
+        "import signal, sys; from tests.support.engine.places import *\n"
         "from fleetune.launching.docker.sites import DockerSites\n"
         "with DockerSites(grounds(contained('nano')), ignored) as sites:\n"
         f"  job = sites.launcher('nano').start(python('import time; time.sleep(600)', Path({str(tmp_path)!r})))\n"

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from tests.engine import small_disk
-from tests.engine.places import IMAGE
-from tests.flows.service.training import CONFIG
+from tests.support.engine import small_disk
+from tests.support.engine.places import IMAGE
+from tests.support.flows.service.training import CONFIG
 
 PROJECT = Path(__file__).parents[2]
 

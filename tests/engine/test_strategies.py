@@ -14,7 +14,7 @@ from fleetune.contracts.profile import Profile
 from fleetune.launching import LocalSites
 from fleetune.training import coordinator
 from fleetune.training.task import TrainingTask
-from tests.engine.pipelines import PROCESSES, Told, config, run
+from tests.support.engine.pipelines import PROCESSES, Told, config, run
 
 ROUNDS = 6
 

@@ -15,7 +15,7 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation import EvaluationTask, Summary, evaluate, measured_forecast
 from fleetune.evaluation.trained_model import ScoringOptions, score, without_cache
-from tests.evaluation.instances import BERT, LORA, finished, moved, started, text_data
+from tests.support.evaluation.instances import BERT, LORA, finished, moved, started, text_data
 
 WHOLE = ModelRequest(task="sequence-classification", config=BERT)
 ADAPTED = replace(WHOLE, lora=LORA)

@@ -19,9 +19,9 @@ from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
 from fleetune.evaluation.prediction import Prediction, Predictor
 from fleetune.evaluation.prompts import end_ids, prompt_ids
-from tests.data.chat_samples import CHATML, chat_spec, chat_tokenizer, chats
-from tests.data.samples import IMAGES, json_lines
-from tests.evaluation.instances import BERT, LABELS, model_folder, moved, started, text_data
+from tests.support.data.chat_samples import CHATML, chat_spec, chat_tokenizer, chats
+from tests.support.data.samples import IMAGES, json_lines
+from tests.support.evaluation.instances import BERT, LABELS, model_folder, moved, started, text_data
 
 GPT2: dict[str, Any] = {
     "model_type": "gpt2",

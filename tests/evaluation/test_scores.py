@@ -21,8 +21,8 @@ from fleetune.evaluation.token_loss import CHUNK_BYTES, LOGITS_BYTES
 from fleetune.evaluation.trained_model import ScoringOptions, class_scores, classification_scores, score
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.profiling.live_bytes import LiveBytes
-from tests.data.samples import json_lines
-from tests.evaluation.instances import Told, text_data
+from tests.support.data.samples import json_lines
+from tests.support.evaluation.instances import Told, text_data
 
 
 @pytest.fixture(scope="module")

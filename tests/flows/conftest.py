@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.toy_pipeline import World
+from tests.support.flows.toy_pipeline import World
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from flows.context import StageSelection
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
-from tests.flows.toy_pipeline import World, toy_context
+from tests.support.flows.toy_pipeline import World, toy_context
 
 
 class RecordingLauncher:
@@ -70,7 +70,7 @@ def test_a_run_of_processes_does_not_import_the_docker_library(world: World, roo
     program = f"""
 import runpy, sys
 sys.argv = ["toy_pipeline", "--run", {str(config)!r}, {str(root)!r}]
-runpy.run_module("tests.flows.toy_pipeline", run_name="__main__", alter_sys=True)
+runpy.run_module("tests.support.flows.toy_pipeline", run_name="__main__", alter_sys=True)
 from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.launching import open_sites
 from fleetune.launching.placement import FleetPlacement

@@ -21,8 +21,8 @@ from flows.runner import Runner
 from flows.tracking import StageEvent, ignore_event
 from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
-from tests.clock.fleets import FLEET, plan
-from tests.flows.toy_pipeline import MEASURE, SHAPE, World, run_toy, toy_context
+from tests.support.clock.fleets import FLEET, plan
+from tests.support.flows.toy_pipeline import MEASURE, SHAPE, World, run_toy, toy_context
 
 TRAIN = find_stage(STAGES, "train")
 FIRST, LAST = ("u0 u1", {"a": 4}, 2), ("u2 u3", {"b": 4}, 1)

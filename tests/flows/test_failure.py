@@ -18,7 +18,7 @@ from flows.run_log import line_of
 from flows.runner import Runner
 from flows.tracking import StageEvent
 from flows.without_prefect import run_without_prefect
-from tests.flows.toy_pipeline import World, run_toy, toy_context
+from tests.support.flows.toy_pipeline import World, run_toy, toy_context
 
 END_S = 20
 
@@ -84,7 +84,7 @@ def test_a_run_killed_in_any_stage_is_finished_by_the_next(
     command = [
         sys.executable,
         "-m",
-        "tests.flows.toy_pipeline",
+        "tests.support.flows.toy_pipeline",
         "--run",
         str(tmp_path / "config.json"),
         str(root),

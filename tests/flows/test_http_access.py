@@ -15,7 +15,7 @@ from fleetune.errors import Refused, TryAgain
 from flows import prefect_server
 from flows.api import run_with
 from flows.context import StageSelection
-from tests.flows.toy_pipeline import World, toy_context
+from tests.support.flows.toy_pipeline import World, toy_context
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 OURS = "127.0.0.1,localhost,::1"

@@ -11,7 +11,7 @@ import pytest
 
 from fleetune.errors import TryAgain
 from flows import prefect_server
-from tests.flows.toy_pipeline import World, toy_context
+from tests.support.flows.toy_pipeline import World, toy_context
 
 PROGRAM = """
 import base64, http.client, json, os, sys
@@ -36,7 +36,7 @@ from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     runs = len(client.read_flow_runs())
 from fleetune.launching import Command, ProcessLauncher
-child = ProcessLauncher().start(Command(module="tests.flows.print_environment", log=Path("log")))
+child = ProcessLauncher().start(Command(module="tests.support.flows.print_environment", log=Path("log")))
 names = next(child.lines())
 print(json.dumps([status({}), status(basic("a:b")), status(basic(secret)), runs, names, secret]), flush=True)
 sys.stdin.readline()
@@ -91,7 +91,7 @@ END_S = 600
 
 def command(world: World, root: Path) -> list[str]:
     """Command of a run through Prefect, with warnings as errors."""
-    return [sys.executable, "-W", "error", "-m", "tests.flows.through_prefect", str(world.folder), str(root)]
+    return [sys.executable, "-W", "error", "-m", "tests.support.flows.through_prefect", str(world.folder), str(root)]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
 from stages.catalog import EVALUATE
 from tests.cli.conftest import add_run
-from tests.flows.toy_pipeline import World, run_toy, toy_context
+from tests.support.flows.toy_pipeline import World, run_toy, toy_context
 
 DEMO = Path("configs/runs/demo.yaml")
 

@@ -13,7 +13,7 @@ from flows.context import StageSelection
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
 from stages.catalog import StageSpec
-from tests.flows.toy_pipeline import World, run_toy, toy_context
+from tests.support.flows.toy_pipeline import World, run_toy, toy_context
 
 PATIENCE_S = 60.0
 

@@ -17,7 +17,7 @@ from flows.runner import Runner
 from flows.tracking import StageEvent
 from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
-from tests.flows.toy_pipeline import World, run_toy, toy_context
+from tests.support.flows.toy_pipeline import World, run_toy, toy_context
 
 
 def reasons(record: RunRecord) -> dict[str, str]:
@@ -97,9 +97,9 @@ def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> No
     """Bug: a run was reused after a change of training's code; stages that run the file name it."""
     run_toy(root, world.config())
     world.started()
-    edited = toy_context(root, code={"tests/flows/toy_pipeline.py": "d1", "tests/other.py": "d0"})
+    edited = toy_context(root, code={"tests/support/flows/toy_pipeline.py": "d1", "tests/other.py": "d0"})
     again = run_without_prefect(Runner(edited, world.config(), StageSelection()))
-    assert reasons(again)["learn"] == "ran: code of learn changed (tests/flows/toy_pipeline.py and 1 more)"
+    assert reasons(again)["learn"] == "ran: code of learn changed (tests/support/flows/toy_pipeline.py and 1 more)"
     assert world.started() == ["shape", "learn", "score"]
     assert again.stage("measure").why.endswith("the stored value is kept, within tolerance"), "new code, old world"
 

@@ -6,7 +6,7 @@ from zmq.utils import z85
 from fleetune.errors import Refused
 from fleetune.links import authentication
 from fleetune.links.authentication import KeyPair, ReplayGuard, is_curve_key, new_key_pair, zap_reply
-from tests.links.ends import KEYS
+from tests.support.links.ends import KEYS
 
 
 def test_the_secret_key_is_never_shown() -> None:

@@ -12,7 +12,7 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message
 from fleetune.links.relay import Relay
-from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends, until
+from tests.support.links.ends import KEYS, LISTED, PATIENCE_S, two_ends, until
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.errors import Refused, TryAgain
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
-from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends, until
+from tests.support.links.ends import KEYS, LISTED, PATIENCE_S, two_ends, until
 
 
 def test_a_message_arrives_whole_with_its_senders_name() -> None:

@@ -14,7 +14,7 @@ import pytest
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.greeting import greets
 from fleetune.links.message import Message
-from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends
+from tests.support.links.ends import KEYS, LISTED, PATIENCE_S, two_ends
 
 SHORT_S = 0.3
 HOLDS_THE_INTERPRETER = """

@@ -14,7 +14,7 @@ from fleetune.links.authentication import KeyPair, new_key_pair
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.inbox import DelayQueue, InboundMessage
 from fleetune.links.message import MAX_HEADER_BYTES, Envelope, Message, header_frame
-from tests.links.ends import KEYS, LISTED, PATIENCE_S, Ends, raw_client, two_ends
+from tests.support.links.ends import KEYS, LISTED, PATIENCE_S, Ends, raw_client, two_ends
 
 LIMIT_BYTES = 1000
 

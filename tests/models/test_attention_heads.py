@@ -22,8 +22,8 @@ from fleetune.models.recorder import record_model
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules
-from tests.models.instances import Recorded, batch, recorded
-from tests.training.model_families import BY_NAME, IMAGE, LANGUAGE, TEXT, Family
+from tests.support.models.instances import Recorded, batch, recorded
+from tests.support.training.model_families import BY_NAME, IMAGE, LANGUAGE, TEXT, Family
 
 FOUR = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 70,

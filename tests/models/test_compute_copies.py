@@ -17,8 +17,8 @@ from fleetune.models.source import configuration
 from fleetune.models.unit_graph import record_units
 from fleetune.models.weights import WeightReader
 from fleetune.profiling.profile import shared_bytes, tied_bytes, unit_sizes
-from tests.models.instances import CPU, LABELS, Recorded, batch, recorded
-from tests.training.model_families import BY_NAME
+from tests.support.models.instances import CPU, LABELS, Recorded, batch, recorded
+from tests.support.training.model_families import BY_NAME
 
 BERT = BY_NAME["bert"]
 FROZEN = (r"bert\.embeddings",)

@@ -19,9 +19,9 @@ from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
 from fleetune.models.weights import WeightReader
-from tests.models.instances import CPU, Recorded, batch, recorded
 from tests.models.test_recorder import cut, run_cut
-from tests.training.model_families import LANGUAGE, Family
+from tests.support.models.instances import CPU, Recorded, batch, recorded
+from tests.support.training.model_families import LANGUAGE, Family
 
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,

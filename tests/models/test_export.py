@@ -25,9 +25,9 @@ from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import tied_adapter_layers
 from fleetune.preparation.prepare import prepare
-from tests.models.instances import LABELS, batch
-from tests.preparation.instances import preparation_task
-from tests.training.model_families import (
+from tests.support.models.instances import LABELS, batch
+from tests.support.preparation.instances import preparation_task
+from tests.support.training.model_families import (
     BY_NAME,
     ENCODER,
     FAMILIES,

@@ -20,10 +20,10 @@ from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from tests.models.instances import Recorded, batch, recorded
-from tests.models.plain_nf4 import nearest
 from tests.models.test_attention_heads import FAMILIES, FOUR, HEADS, LORA
-from tests.training.model_families import LANGUAGE, TEXT, Family
+from tests.support.models.instances import Recorded, batch, recorded
+from tests.support.models.plain_nf4 import nearest
+from tests.support.training.model_families import LANGUAGE, TEXT, Family
 
 SAMPLES = 3
 ROBERTA = Family("roberta", TEXT, {"model_type": "roberta", "vocab_size": 300, "max_position_embeddings": 66, **FOUR})

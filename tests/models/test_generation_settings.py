@@ -12,7 +12,7 @@ from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.models.export import export_model
 from fleetune.models.init_weights import write_init_weights
 from fleetune.models.source import configuration
-from tests.training.model_families import ENCODER, LANGUAGE, TEXT
+from tests.support.training.model_families import ENCODER, LANGUAGE, TEXT
 
 LLAMA = {"model_type": "llama", "num_key_value_heads": 1, "eos_token_id": 2, **ENCODER}
 SETTINGS = {"eos_token_id": [2, 7], "num_beams": 2, "repetition_penalty": 1.3, "temperature": 0.6, "do_sample": False}

@@ -22,8 +22,8 @@ from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
 from fleetune.models.start_adapter import other_base
-from tests.models.instances import LABELS, batch
-from tests.training.model_families import BY_NAME, FAMILIES, LANGUAGE, TEXT, Family, model_request
+from tests.support.models.instances import LABELS, batch
+from tests.support.training.model_families import BY_NAME, FAMILIES, LANGUAGE, TEXT, Family, model_request
 
 ADAPTERS = Lora(r=2, alpha=4, targets=("query",))
 HEAD = "base_model.model.classifier.modules_to_save.default.weight"

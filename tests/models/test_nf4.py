@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fleetune.models.nf4 import BLOCK, PACKED, Nf4Linear, pack, pack_frozen_layers, packed_bytes, rounded, unpack
-from tests.models.plain_nf4 import nearest
+from tests.support.models.plain_nf4 import nearest
 
 
 @pytest.mark.parametrize("shape", [(2, 64), (3, 50), (1, 1), (64, 64), (5, 129)])

@@ -18,7 +18,7 @@ from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.unit_graph import record_units
-from tests.models.instances import LABELS
+from tests.support.models.instances import LABELS
 
 TASK = "image-classification"
 DINO = ("dinov3_vit", "dinov3_convnext")

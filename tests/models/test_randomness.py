@@ -15,8 +15,8 @@ from fleetune.models.randomness import RandomContext, unit_seed
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.units import fold_into_units
-from tests.models.instances import batch, recorded
-from tests.training.model_families import ENCODER, TEXT, Family
+from tests.support.models.instances import batch, recorded
+from tests.support.training.model_families import ENCODER, TEXT, Family
 
 SAMPLES, FIRST, OWN = 8, 2, 3
 INPUT = torch.randn(SAMPLES, 4, 6, generator=torch.Generator().manual_seed(1))

@@ -9,8 +9,8 @@ import torch
 
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner, Values
-from tests.models.instances import RECORDED, Recorded, batch, recorded
-from tests.training.model_families import BY_NAME, FAMILIES
+from tests.support.models.instances import RECORDED, Recorded, batch, recorded
+from tests.support.training.model_families import BY_NAME, FAMILIES
 
 DRAWS = RandomContext(seed=3, round=1, micro_batch=2, first=0, samples=RECORDED)
 

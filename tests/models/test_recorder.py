@@ -16,8 +16,8 @@ from fleetune.models.randomness import RandomContext
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.units import fold_into_units, merge_uncuttable
-from tests.models.instances import CPU, Recorded, batch, recorded, seed_like_units
-from tests.training.model_families import BY_NAME, FAMILIES, Family
+from tests.support.models.instances import CPU, Recorded, batch, recorded, seed_like_units
+from tests.support.training.model_families import BY_NAME, FAMILIES, Family
 
 BATCHES = (1, 3, 4, 7)  # batch norms over maps of one pixel need two samples
 LORA_TARGETS = {"bert": ("query", "value"), "gpt2": ("c_attn",), "llama": ("q_proj", "v_proj"), "vit": ("q_proj",)}

@@ -17,8 +17,8 @@ from fleetune.models.units import (
     state_by_unit,
     tied_parameters_by_unit,
 )
-from tests.models.instances import LABELS
-from tests.training.model_families import BY_NAME, model_request
+from tests.support.models.instances import LABELS
+from tests.support.training.model_families import BY_NAME, model_request
 
 BATCHED, SHARED, MIXED = ("s0", "4"), ("7", "4"), ("2*s0", "4")
 MANY = ()  # the shape of a call that returns several tensors

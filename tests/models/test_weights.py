@@ -17,8 +17,8 @@ from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration, source_folder, weight_files
 from fleetune.models.weights import WeightReader, available_names
-from tests.models.instances import CPU, LABELS, recorded
-from tests.training.model_families import BY_NAME, TEXT, Family, model_request
+from tests.support.models.instances import CPU, LABELS, recorded
+from tests.support.training.model_families import BY_NAME, TEXT, Family, model_request
 
 # New name -> the name in files written years ago.
 OLD_VIT = (

@@ -8,7 +8,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.course import Course, LostDevice, Progressed, Recovered
 from fleetune.monitoring import EventLog, EventSummary, Membership, follow
 from fleetune.monitoring.course_builder import MOST_POINTS, CourseBuilder
-from tests.monitoring.hand_clock import HandClock
+from tests.support.monitoring.hand_clock import HandClock
 
 GOLDEN = """\
 {"at_s": 100.0, "event": "started", "rounds": 2}

@@ -4,7 +4,7 @@ import pytest
 
 from fleetune.errors import Refused
 from fleetune.monitoring import FailureDetector, SilenceRule
-from tests.monitoring.hand_clock import HandClock
+from tests.support.monitoring.hand_clock import HandClock
 
 
 def silent(detector: FailureDetector) -> list[str]:

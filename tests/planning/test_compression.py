@@ -21,8 +21,8 @@ from fleetune.planning import compression, papers, solve
 from fleetune.planning.api import citations
 from fleetune.planning.backups import rounds_between
 from fleetune.planning.compression import LOSSES, NONE, RATIOS, Choice, choices, top_k_loss, with_codecs, with_top_k
-from tests.clock import fleets
-from tests.planning.instances import small
+from tests.support.clock import fleets
+from tests.support.planning.instances import small
 
 pytestmark = pytest.mark.usefixtures("short_walks")
 

@@ -11,8 +11,8 @@ from fleetune.contracts.subnet import Subnet
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.strategies.d2ft import choose_gates
-from tests.clock import fleets
-from tests.planning.instances import scored, small
+from tests.support.clock import fleets
+from tests.support.planning.instances import scored, small
 
 
 def solved(problem: Problem) -> PlanResult:

@@ -13,8 +13,8 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.run_config import StrategyRequest
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, citations, solve, strategies
-from tests.planning.bibtex import parsed
-from tests.planning.instances import scored, small, tiny
+from tests.support.planning.bibtex import parsed
+from tests.support.planning.instances import scored, small, tiny
 
 pytestmark = pytest.mark.usefixtures("short_walks")
 

@@ -12,9 +12,9 @@ from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.strategies.fusionllm import placement_problem
-from tests.clock import fleets
-from tests.planning.instances import small
 from tests.planning.test_golden import narrowing
+from tests.support.clock import fleets
+from tests.support.planning.instances import small
 
 
 def solved(problem: Problem) -> PlanResult:

@@ -6,9 +6,9 @@ import pytest
 
 from fleetune.drawing import plan_text
 from fleetune.planning import Problem, solve
-from tests.clock import fleets
-from tests.golden import same_as_golden
-from tests.planning.instances import scored, small
+from tests.support.clock import fleets
+from tests.support.golden import same_as_golden
+from tests.support.planning.instances import scored, small
 
 CASES = {
     "single": ("single", {}),

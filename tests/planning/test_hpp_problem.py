@@ -23,8 +23,8 @@ from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Share, Solution
 from fleetune.solving.hpp.problem import Stage as SolutionStage
-from tests.clock import fleets
-from tests.planning.instances import small, tiny
+from tests.support.clock import fleets
+from tests.support.planning.instances import small, tiny
 
 PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

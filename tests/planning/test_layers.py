@@ -16,10 +16,10 @@ from fleetune.models.units import leaf_modules
 from fleetune.planning import Problem
 from fleetune.planning.layers import cut_places, layer_edges
 from fleetune.program.blocks import block_of
-from tests.clock import fleets
-from tests.models.instances import recorded
-from tests.planning.instances import small, tiny
-from tests.training.model_families import FAMILIES, Family, model_request
+from tests.support.clock import fleets
+from tests.support.models.instances import recorded
+from tests.support.planning.instances import small, tiny
+from tests.support.training.model_families import FAMILIES, Family, model_request
 
 
 def edges(problem: Problem, layers: str | int) -> list[int]:

@@ -14,8 +14,8 @@ from fleetune.contracts.training_request import ALWAYS, NEVER
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.recompute import everywhere
-from tests.clock import fleets
-from tests.planning.instances import small
+from tests.support.clock import fleets
+from tests.support.planning.instances import small
 
 
 def lora(trained: int = 100, **options: object) -> Problem:

@@ -14,8 +14,8 @@ from fleetune.planning import Problem, solve
 from fleetune.planning.recompute import memory_may_bind
 from fleetune.planning.recut import recut
 from fleetune.planning.segment_costs import SegmentCosts
-from tests.clock import fleets
-from tests.planning.instances import small, tiny
+from tests.support.clock import fleets
+from tests.support.planning.instances import small, tiny
 
 pytestmark = pytest.mark.usefixtures("short_walks")
 

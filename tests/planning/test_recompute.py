@@ -13,8 +13,8 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem
 from fleetune.planning.recompute import everywhere, memory_may_bind, recomputing, within_memory
 from fleetune.planning.revision import Reviser
-from tests.clock import fleets
-from tests.planning import instances
+from tests.support.clock import fleets
+from tests.support.planning import instances
 
 UNITS = [
     fleets.unit("embeddings", activation_bytes=50),

@@ -12,8 +12,8 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.revision import own
 from fleetune.planning.strategies.split_learning import SplitLearning
-from tests.clock import fleets
-from tests.planning.instances import small
+from tests.support.clock import fleets
+from tests.support.planning.instances import small
 
 
 def five(micro_batches: int = 1, **options: object) -> Problem:

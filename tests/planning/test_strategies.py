@@ -17,8 +17,8 @@ from fleetune.planning import Problem, solve, strategies
 from fleetune.planning.plan_result import segment, single_lane_plan
 from fleetune.planning.segment_costs import GroupCosts, SegmentCosts
 from fleetune.solving.hpp.problem import warmups
-from tests.clock import fleets
-from tests.planning.instances import small, tiny
+from tests.support.clock import fleets
+from tests.support.planning.instances import small, tiny
 
 PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -11,8 +11,8 @@ from fleetune.contracts.plan import LinkUse
 from fleetune.errors import Refused
 from fleetune.planning import solve
 from fleetune.planning.compression import kept_element_bytes, with_top_k
-from tests.clock import fleets
-from tests.planning.instances import small
+from tests.support.clock import fleets
+from tests.support.planning.instances import small
 
 CHAIN = fleets.plan(("u0", {"a": 4}, 3), ("u1", {"b": 4}, 2), ("u2 u3", {"c": 4}, 1))
 """800 bytes cross each cut each way."""

@@ -15,9 +15,9 @@ from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 from fleetune.preparation.prepare import PreparationTask, prepare
-from tests.data.samples import json_lines
-from tests.preparation.instances import prepared_below
-from tests.training.model_families import BY_NAME, TEXT, model_request
+from tests.support.data.samples import json_lines
+from tests.support.preparation.instances import prepared_below
+from tests.support.training.model_families import BY_NAME, TEXT, model_request
 
 ORDER = ("pear", "fig", "apple")
 

@@ -18,9 +18,9 @@ from fleetune.launching import Command, Job, LocalSites, ProcessLauncher
 from fleetune.models.source import input_spec
 from fleetune.preparation.local_data import DeviceWork, prepare_on_devices, reported_digests, survey_devices
 from fleetune.preparation.prepare import _data_preparation, write_artifacts
-from tests.preparation.instances import preparation_task
-from tests.training.model_families import BY_NAME, model_request
-from tests.training.planted import found_in, spellings, text_spellings
+from tests.support.preparation.instances import preparation_task
+from tests.support.training.model_families import BY_NAME, model_request
+from tests.support.training.planted import found_in, spellings, text_spellings
 
 SECRET = "Zq#7Kv!wXj@3pRu9"
 FLEET = FleetRequest(devices=tuple(DeviceRequest(name=name) for name in ("s", "x", "y")))

@@ -12,9 +12,9 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.preparation.packing_check import check_packing
-from tests.data.chat_samples import chat_spec, chats
-from tests.data.samples import json_lines, prepared
-from tests.training.model_families import ENCODER, GPT2
+from tests.support.data.chat_samples import chat_spec, chats
+from tests.support.data.samples import json_lines, prepared
+from tests.support.training.model_families import ENCODER, GPT2
 
 LLAMA = {"model_type": "llama", "num_key_value_heads": 1, **ENCODER}
 WINDOW = {"model_type": "mistral", "num_key_value_heads": 1, "sliding_window": 16, **ENCODER}

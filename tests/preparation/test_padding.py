@@ -14,9 +14,9 @@ from fleetune.models.export import export_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
-from tests.data.samples import FRUITS, TEXT, json_lines
-from tests.preparation.instances import prepared_below
-from tests.training.model_families import ENCODER
+from tests.support.data.samples import FRUITS, TEXT, json_lines
+from tests.support.preparation.instances import prepared_below
+from tests.support.training.model_families import ENCODER
 
 LLAMA = {"model_type": "llama", "num_key_value_heads": 1, **ENCODER}
 GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 300, "n_positions": 64}

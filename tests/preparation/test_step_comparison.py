@@ -19,10 +19,10 @@ from fleetune.models.units import fold_into_units, leaf_modules
 from fleetune.preparation import step_comparison
 from fleetune.preparation.prepare import prepare
 from fleetune.preparation.step_comparison import Samples, compare_step
-from tests.models.instances import Recorded, batch, recorded
-from tests.preparation.instances import preparation_task
-from tests.profiling.instances import FAMILY, MODEL
-from tests.training.model_families import BY_NAME, LANGUAGE, Family, data_request
+from tests.support.models.instances import Recorded, batch, recorded
+from tests.support.preparation.instances import preparation_task
+from tests.support.profiling.instances import FAMILY, MODEL
+from tests.support.training.model_families import BY_NAME, LANGUAGE, Family, data_request
 
 LORA = Lora(r=2, dropout=0.2, targets="all-linear")
 

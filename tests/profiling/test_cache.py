@@ -23,7 +23,7 @@ from fleetune.profiling.measuring_job import measure_fleet
 from fleetune.profiling.messages import DeviceMeasurement, minimum_times, parse_measurement
 from fleetune.profiling.profile import batch_sizes, profile
 from fleetune.profiling.task import ProfilingTask
-from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
+from tests.support.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KEY = "0" * 64

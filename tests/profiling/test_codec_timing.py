@@ -24,7 +24,7 @@ from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.profile import profile
 from fleetune.profiling.simulated import CODEC_FLOPS_PER_BYTE
 from fleetune.profiling.timing import TimingSettings
-from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
+from tests.support.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
 
 TIMED = [(codec, ratio) for codec in CODECS if codec != DENSE for ratio in (SPARSE_RATIOS if codec in SPARSE else (1,))]
 RUN = {

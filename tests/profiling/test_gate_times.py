@@ -15,8 +15,8 @@ from fleetune.profiling import gate_times as module
 from fleetune.profiling.gate_times import HeadedBlock, LeftShares, PassTimes, extra, gate_times
 from fleetune.profiling.subnet_parts import SubnetParts
 from fleetune.profiling.timing import TimingSettings
-from tests.models.instances import Recorded, batch, recorded
-from tests.training.model_families import BY_NAME
+from tests.support.models.instances import Recorded, batch, recorded
+from tests.support.training.model_families import BY_NAME
 
 FAMILY = BY_NAME["bert"]
 

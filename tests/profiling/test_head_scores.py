@@ -32,9 +32,9 @@ from fleetune.profiling.messages import Scores, parse_scores
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask, ScoringTask
 from fleetune.training.batches import Batches
-from tests.preparation.instances import prepared_below
-from tests.profiling.instances import Scripted, ScriptedJob, costs, measure_task, profiling_task
-from tests.training.model_families import BY_NAME, Family, data_request, model_request
+from tests.support.preparation.instances import prepared_below
+from tests.support.profiling.instances import Scripted, ScriptedJob, costs, measure_task, profiling_task
+from tests.support.training.model_families import BY_NAME, Family, data_request, model_request
 
 VIT = BY_NAME["vit"]
 SEED, BATCH, MICRO_BATCH = 3, 12, 4

@@ -33,10 +33,10 @@ from fleetune.profiling.task import ProfilingTask
 from fleetune.training.coordinator import train
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_command import WORKER
-from tests.models.instances import recorded
-from tests.profiling.instances import MODEL, measure_task, prepared
 from tests.profiling.test_unit_timing import costs
-from tests.training.model_families import BY_NAME
+from tests.support.models.instances import recorded
+from tests.support.profiling.instances import MODEL, measure_task, prepared
+from tests.support.training.model_families import BY_NAME
 
 FAMILY = BY_NAME["bert"]
 NEEDS = {name: UnitMemory(state_bytes=100, kept_bytes=10, sample_bytes=5, input_bytes=0) for name in "abcd"}

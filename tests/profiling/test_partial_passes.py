@@ -27,9 +27,9 @@ from fleetune.profiling.partial_passes import (
 )
 from fleetune.profiling.profile import profile
 from fleetune.profiling.timing import TimedData, TimingSettings
-from tests.models.instances import batch, recorded
-from tests.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
-from tests.training.model_families import BY_NAME
+from tests.support.models.instances import batch, recorded
+from tests.support.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
+from tests.support.training.model_families import BY_NAME
 
 FAMILY = BY_NAME["bert"]
 RUN = {

@@ -23,8 +23,8 @@ from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
 from fleetune.profiling.profile import _per_sample, batch_sizes, min_samples, profile
 from fleetune.profiling.task import ProfilingTask
-from tests.profiling.instances import MODEL, Scripted, ScriptedJob, costs, prepared, profiling_task
-from tests.training.model_families import BY_NAME, data_request, model_request
+from tests.support.profiling.instances import MODEL, Scripted, ScriptedJob, costs, prepared, profiling_task
+from tests.support.training.model_families import BY_NAME, data_request, model_request
 
 
 @pytest.mark.parametrize(

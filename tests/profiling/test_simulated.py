@@ -19,7 +19,7 @@ from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttabl
 from fleetune.profiling.profile import batch_sizes, profile
 from fleetune.profiling.simulated import UnitWork, simulated_times, unit_work
 from flows import configs, yaml_file
-from tests.profiling.instances import Scripted, profiling_task
+from tests.support.profiling.instances import Scripted, profiling_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MINUTES = 60.0

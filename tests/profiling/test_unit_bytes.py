@@ -14,8 +14,8 @@ from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.profiling.live_bytes import LiveBytes
 from fleetune.profiling.unit_bytes import UnitBytes, unit_bytes
-from tests.models.instances import recorded
-from tests.training.model_families import BY_NAME
+from tests.support.models.instances import recorded
+from tests.support.training.model_families import BY_NAME
 
 KB = 1024
 """256 elements of float32."""

@@ -25,10 +25,10 @@ from fleetune.profiling.timing import (
     measure_units,
     usual_times,
 )
-from tests.models.instances import Recorded, batch, recorded
-from tests.preparation.instances import PreparedFolders
-from tests.profiling.instances import measure_task, prepared
-from tests.training.model_families import BY_NAME
+from tests.support.models.instances import Recorded, batch, recorded
+from tests.support.preparation.instances import PreparedFolders
+from tests.support.profiling.instances import measure_task, prepared
+from tests.support.training.model_families import BY_NAME
 
 SIZES = (1, 2, 4)
 FAMILY = BY_NAME["bert"]

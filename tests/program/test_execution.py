@@ -14,9 +14,9 @@ from fleetune.errors import FleetuneError
 from fleetune.planning import Problem, solve
 from fleetune.program import DeviceProgram, Program, lower, parse_program, parse_step, program_of
 from fleetune.program.execution import carry_out, kept_micro_batches
-from tests.clock import ticks
-from tests.clock.ticks import segment
-from tests.planning.instances import tiny
+from tests.support.clock import ticks
+from tests.support.clock.ticks import segment
+from tests.support.planning.instances import tiny
 
 
 def program(**lines: str) -> Program:

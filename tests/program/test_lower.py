@@ -11,8 +11,8 @@ from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from fleetune.program import Program, lower, parse_program, parse_step, steps
-from tests.clock.plans import chains
-from tests.clock.ticks import plan, segment
+from tests.support.clock.plans import chains
+from tests.support.clock.ticks import plan, segment
 
 
 def drawn(text: str) -> list[str]:

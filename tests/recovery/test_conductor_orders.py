@@ -13,7 +13,7 @@ from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
 from fleetune.recovery.holdings import History, Version
 from fleetune.recovery.state import COLLECTING, State
-from tests.recovery.simulation import Wrong, explore, simulation, walk
+from tests.support.recovery.simulation import Wrong, explore, simulation, walk
 
 NOBODY, STOPPED = "no device is left", "ended "
 

@@ -10,8 +10,8 @@ from fleetune.contracts import json_io
 from fleetune.errors import Infeasible, Refused
 from fleetune.solving.hpp import describe_plan
 from fleetune.solving.hpp.problem import Share, Solution, Stage, VirtualWorker
-from tests.solving.hpp.instances import drawn
-from tests.solving.stand_in import KIND, METHODS, solution
+from tests.support.solving.hpp.instances import drawn
+from tests.support.solving.stand_in import KIND, METHODS, solution
 
 KNOWN = {"hpp": KIND}
 

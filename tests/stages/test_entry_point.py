@@ -16,6 +16,7 @@ from fleetune.launching.docker.cleanup import Reaper, ReaperTask
 from stages import entry_point
 
 END_S = 120
+MISBEHAVING = "tests.support.stages.misbehaving_stage"
 
 
 def write_task(folder: Path, how: str) -> Path:
@@ -27,9 +28,7 @@ def write_task(folder: Path, how: str) -> Path:
     return folder / "task.json"
 
 
-def run_process(
-    *arguments: str, module: str = "tests.stages.misbehaving_stage"
-) -> tuple[int, list[dict[str, object]], str]:
+def run_process(*arguments: str, module: str = MISBEHAVING) -> tuple[int, list[dict[str, object]], str]:
     """Run a stage; its exit code, stdout as JSON objects, and stderr."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=END_S, check=False
@@ -89,7 +88,7 @@ def test_an_error_is_told_though_the_log_lies_on_a_full_disk(tmp_path: Path) -> 
     task = write_task(tmp_path, "unexpected")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(task)],
+            [sys.executable, "-m", MISBEHAVING, "--task", str(task)],
             stdout=subprocess.PIPE,
             stderr=full,
             timeout=END_S,
@@ -127,7 +126,13 @@ def test_a_task_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
 
 def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
     """SIGTERM ends the stage and its children with exit code 75 and a sentence."""
-    command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(write_task(tmp_path, "wait"))]
+    command = [
+        sys.executable,
+        "-m",
+        MISBEHAVING,
+        "--task",
+        str(write_task(tmp_path, "wait")),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as stage:
         assert stage.stdout is not None
         lines = (json.loads(line) for line in stage.stdout)
@@ -146,7 +151,13 @@ def test_sigterm_ends_the_stage_and_its_children(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stage_that_has_something_to_keep_keeps_it_first(tmp_path: Path, number: int) -> None:
     """SIGTERM and Ctrl-C, even twice, interrupt no deferring context; the stage ends when that has ended."""
-    command = [sys.executable, "-m", "tests.stages.misbehaving_stage", "--task", str(write_task(tmp_path, "defer"))]
+    command = [
+        sys.executable,
+        "-m",
+        MISBEHAVING,
+        "--task",
+        str(write_task(tmp_path, "defer")),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as stage:
         assert stage.stdout is not None
         lines = (json.loads(line) for line in stage.stdout)

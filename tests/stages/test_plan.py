@@ -10,7 +10,7 @@ from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.planning import Problem
 from stages.entry_point import StageContext
 from stages.plan import plan
-from tests.planning.instances import scored, small
+from tests.support.planning.instances import scored, small
 
 FACTS = RunFacts(
     name="mine", started="2026-01-02T12:00:00+00:00", code_version="0.1.0", commit="4f3a", settings="seed: 9"

@@ -11,7 +11,7 @@ from fleetune.profiling.messages import DeviceMeasurement
 from fleetune.profiling.task import ProfilingTask
 from stages import profile as stage
 from stages.entry_point import Channel, StageContext
-from tests.profiling.instances import MODEL, Scripted, profiling_task
+from tests.support.profiling.instances import MODEL, Scripted, profiling_task
 
 KEY = "0" * 64
 ANSWER = DeviceMeasurement(runtime_bytes=1, profiling_s=1.0, units=())

@@ -10,7 +10,7 @@ import pytest
 from fleetune.errors import Refused
 from fleetune.store import KeyRecord, Store
 from tests.store.conftest import Make
-from tests.store.kill_at_every_step import put_and_keep
+from tests.support.store.kill_at_every_step import put_and_keep
 
 KEY = "k" * 32
 
@@ -142,7 +142,9 @@ def test_a_root_that_cannot_be_opened_is_refused() -> None:
 def test_a_kill_at_any_file_operation_leaves_all_or_nothing(tmp_path: Path) -> None:
     """After a kill at each file operation in turn, known keys have complete artifacts and a repetition succeeds."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.store.kill_at_every_step", str(tmp_path)], capture_output=True, check=False
+        [sys.executable, "-m", "tests.support.store.kill_at_every_step", str(tmp_path)],
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
     steps = sorted((int(path.name) for path in tmp_path.iterdir() if path.name != "warm"), reverse=True)

@@ -18,7 +18,7 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.store import Store
 from fleetune.store.garbage import Removal, remove_old_runs
 from fleetune.store.pins import pinned_runs
-from tests.store.old_runs import add_run, artifact_digest, intact, removed_paths, tree
+from tests.support.store.old_runs import add_run, artifact_digest, intact, removed_paths, tree
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def test_a_remote_store_is_refused() -> None:
 
 def test_killed_anywhere_nothing_half_removed_is_found(tmp_path: Path) -> None:
     """Killed at each of its file operations, a removal leaves only whole runs, and the next one frees the rest."""
-    command = [sys.executable, "-m", "tests.store.old_runs", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.support.store.old_runs", str(tmp_path)]
     subprocess.run(command, check=True, timeout=300)
     stores = [Store(folder) for folder in sorted(tmp_path.iterdir()) if folder.name != "warm"]
     assert len(stores) > 15

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, prepared
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, prepared
 
 
 @pytest.fixture(autouse=True)

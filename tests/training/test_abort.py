@@ -23,9 +23,9 @@ from fleetune.training.exchange import FIRST_ATTEMPT
 from fleetune.training.migration import Migration, parse_version
 from fleetune.training.roles import savers_of
 from fleetune.training.worker_group import WorkerGroup
-from tests.training.losing_worker import LosingLauncher
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, plan, prepared, training_task
+from tests.support.training.losing_worker import LosingLauncher
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, plan, prepared, training_task
 
 ROUNDS, BROKEN = 3, 1
 TRAINING = TrainingRequest(

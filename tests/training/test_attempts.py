@@ -20,7 +20,7 @@ from fleetune.training.commit_log import (
     resume,
 )
 from fleetune.training.task import TrainingTask
-from tests.clock import fleets
+from tests.support.clock import fleets
 from tests.training.test_recovery import TRAINING
 
 

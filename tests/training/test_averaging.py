@@ -11,7 +11,7 @@ from torch import nn
 from fleetune.program import parse_step
 from fleetune.program.steps import average_steps
 from fleetune.training.averaging import Averager, State, parts_of
-from tests.clock.ticks import plan, segment
+from tests.support.clock.ticks import plan, segment
 
 NAMES = {"u0": ("a", "b"), "u1": ("c", "a", "norm.running_mean", "norm.num_batches_tracked", "ids")}
 

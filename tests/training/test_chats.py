@@ -9,11 +9,11 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.models.loss import count_targets, loss_sum
-from tests.data.chat_samples import CHATML, chats
-from tests.data.samples import json_lines
-from tests.training.control_comparison import FP64, beside_control, whole_model
-from tests.training.model_families import ENCODER
-from tests.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, plan, prepared
+from tests.support.data.chat_samples import CHATML, chats
+from tests.support.data.samples import json_lines
+from tests.support.training.control_comparison import FP64, beside_control, whole_model
+from tests.support.training.model_families import ENCODER
+from tests.support.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, plan, prepared
 from tests.training.test_control import WHOLE, cut_run
 
 QWEN3 = {"model_type": "qwen3", "num_key_value_heads": 1, "head_dim": 16, **ENCODER}

@@ -30,8 +30,8 @@ from fleetune.training.checkpoints import (
 )
 from fleetune.training.commit_log import CommitLog, read_commits
 from fleetune.training.optimizer import NamedOptimizer
-from tests.models.instances import Recorded, recorded
-from tests.training.model_families import BY_NAME
+from tests.support.models.instances import Recorded, recorded
+from tests.support.training.model_families import BY_NAME
 
 
 def metrics(round: int, loss: float = 1.0) -> RoundMetrics:

@@ -8,10 +8,10 @@ import torch
 
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.training.checkpoints import checkpoint_folder, trained_tensors
-from tests.training.late_disk_worker import LateDiskLauncher
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import plan, prepared, run_plan
-from tests.training.slow_disk_worker import LAST, SlowDiskLauncher
+from tests.support.training.late_disk_worker import LateDiskLauncher
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import plan, prepared, run_plan
+from tests.support.training.slow_disk_worker import LAST, SlowDiskLauncher
 
 TRAINING = TrainingRequest(
     rounds=LAST, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=1

@@ -12,8 +12,8 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling.profile import coded_element_bytes, tied_bytes, unit_sizes, with_coded_values
 from fleetune.training.coordinator import train
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import MICRO_BATCH, MICRO_BATCHES, plan, prepared, training_task
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import MICRO_BATCH, MICRO_BATCHES, plan, prepared, training_task
 
 TRAINING = TrainingRequest(rounds=1, batch_samples=MICRO_BATCH * MICRO_BATCHES, micro_batch_samples=MICRO_BATCH)
 PAIRS = [("fp16", "int8"), ("int4", "int8-hadamard"), ("top-k", "forward-mask"), ("bf16", "int4-hadamard")]

@@ -15,8 +15,15 @@ from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import Lora
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.planning.recompute import everywhere
-from tests.training.control_comparison import FP32, FP64, Comparison, beside_control, has_batch_norm, whole_model
-from tests.training.model_families import (
+from tests.support.training.control_comparison import (
+    FP32,
+    FP64,
+    Comparison,
+    beside_control,
+    has_batch_norm,
+    whole_model,
+)
+from tests.support.training.model_families import (
     BY_NAME,
     ENCODER,
     FAMILIES,
@@ -27,8 +34,8 @@ from tests.training.model_families import (
     data_request,
     model_request,
 )
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
-from tests.training.unsplit_training import Control
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan
+from tests.support.training.unsplit_training import Control
 
 MASK = "dinov2.embeddings.mask_token"
 DINO = Family(

@@ -9,10 +9,10 @@ from torch import nn
 
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
-from tests.training.control_comparison import FP64, Controls, has_batch_norm, whole_model
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, prepared
-from tests.training.unsplit_training import Control, Order, train_unsplit
+from tests.support.training.control_comparison import FP64, Controls, has_batch_norm, whole_model
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, prepared
+from tests.support.training.unsplit_training import Control, Order, train_unsplit
 
 SHARDS = [(0, 3), (3, 8)]
 TRAINING = TrainingRequest(

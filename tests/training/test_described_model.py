@@ -6,8 +6,8 @@ from pathlib import Path
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import Lora
 from fleetune.training.described_model import described, warm_up
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import prepared
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import prepared
 
 
 def test_a_worker_finds_what_was_made_before_it_was_forked(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import threading
 
 from fleetune.links.endpoint import Endpoint
 from fleetune.training.device_watch import DeviceWatch
-from tests.links.ends import KEYS, LISTED, PATIENCE_S, two_ends
+from tests.support.links.ends import KEYS, LISTED, PATIENCE_S, two_ends
 
 
 class EndingJob:

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.training.commit_log import read_commits
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import plan, prepared, run_plan
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import plan, prepared, run_plan
 
 
 @pytest.mark.slow

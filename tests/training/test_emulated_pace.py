@@ -9,8 +9,8 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.links.authentication import new_key_pair
 from fleetune.training.worker_command import WorkerCommands
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import plan, prepared, training_task
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import plan, prepared, training_task
 
 TRAINING = TrainingRequest(rounds=1, batch_samples=1, micro_batch_samples=1)
 

@@ -12,7 +12,7 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job
 from fleetune.training.checkpoints import checkpoint_folder, newest_complete
-from tests.training.runs import Prepared, plan, run_plan
+from tests.support.training.runs import Prepared, plan, run_plan
 from tests.training.test_recovery import Recording
 
 TRAINING = TrainingRequest(

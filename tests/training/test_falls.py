@@ -57,8 +57,8 @@ from flows.chaos import training as chaos_training
 from flows.chaos.rehearsal import named
 from flows.chaos.schedule import CoordinatorEnd, Schedule
 from flows.chaos.training import SCHEDULE
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
 from tests.training.test_stop import stage_task
 
 ROUNDS = 5

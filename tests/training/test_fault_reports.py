@@ -11,9 +11,9 @@ from fleetune.links.message import Message
 from fleetune.monitoring import follow
 from fleetune.training.exchange import TransferKey
 from fleetune.training.task import COORDINATOR
-from tests.training.fake_workers import FakeLauncher, FakeWorker, WorkerScript
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, plan, prepared, run_plan
+from tests.support.training.fake_workers import FakeLauncher, FakeWorker, WorkerScript
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, plan, prepared, run_plan
 
 TRAINING = TrainingRequest(rounds=3, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3)
 VALUES = {

@@ -20,15 +20,15 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.planning import solve
 from fleetune.training.checkpoints import FileDigest, mark_complete, read_residuals, write_residuals
 from fleetune.training.roles import savers_of
-from tests.clock import fleets
-from tests.codecs.single_process import Residuals, across_cut
-from tests.planning.instances import small
-from tests.training.control_comparison import difference, whole_model
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import MICRO_BATCHES, final_state, plan, prepared, run_plan
+from tests.support.clock import fleets
+from tests.support.codecs.single_process import Residuals, across_cut
+from tests.support.planning.instances import small
+from tests.support.training.control_comparison import difference, whole_model
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import MICRO_BATCHES, final_state, plan, prepared, run_plan
+from tests.support.training.unsplit_training import Control, Order, train_unsplit
 from tests.training.test_control import WHOLE
 from tests.training.test_stop import StopAfter, assert_same_end
-from tests.training.unsplit_training import Control, Order, train_unsplit
 
 TRAINING = TrainingRequest(
     rounds=6, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=99

@@ -18,17 +18,17 @@ from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.program.in_force import after_rounds, regated
 from fleetune.training.decisions import Decisions
 from fleetune.training.gate_refresh import GateRefresh
-from tests.clock import fleets
-from tests.training.control_comparison import FP64, difference, whole_model
-from tests.training.lane_training import LaneModel, train_lane
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.support.clock import fleets
+from tests.support.training.control_comparison import FP64, difference, whole_model
+from tests.support.training.lane_training import LaneModel, train_lane
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.support.training.unsplit_training import Control
 from tests.training.test_lanes import GATES, TRAINING, gates_of_bert
 from tests.training.test_lost_lanes import TRAINING as LOSING
 from tests.training.test_lost_lanes import losing
 from tests.training.test_lost_lossy_plans import gate, reviser_of
 from tests.training.test_stop import StopAfter, assert_same_end
-from tests.training.unsplit_training import Control
 
 NAMES = [f"bert.encoder.layer.{name}" for name in GATES]
 Scores = dict[str, HeadScores]

@@ -17,10 +17,10 @@ from fleetune.recovery.holdings import Attempt
 from fleetune.training.device_watch import Found, Lost, Said
 from fleetune.training.training_loop import TrainingLoop
 from fleetune.training.worker_group import WorkerGroup
-from tests.links.ends import PATIENCE_S
-from tests.training.fake_workers import FakeLauncher, FakeWorker
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import plan, prepared, training_task
+from tests.support.links.ends import PATIENCE_S
+from tests.support.training.fake_workers import FakeLauncher, FakeWorker
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import plan, prepared, training_task
 
 TRAINING = TrainingRequest(rounds=3, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3)
 

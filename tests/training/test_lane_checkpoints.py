@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.errors import TryAgain
-from tests.training.runs import plan, run_plan
+from tests.support.training.runs import plan, run_plan
 from tests.training.test_lanes import TRAINING, ready_for, split
 from tests.training.test_stop import StopAfter
 

@@ -17,9 +17,9 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import TryAgain
 from fleetune.training import loss_scale
-from tests.codecs.single_process import across_cut
-from tests.training import plain_half
-from tests.training.control_comparison import (
+from tests.support.codecs.single_process import across_cut
+from tests.support.training import plain_half
+from tests.support.training.control_comparison import (
     FP32,
     FP64,
     Comparison,
@@ -28,14 +28,14 @@ from tests.training.control_comparison import (
     difference,
     whole_model,
 )
-from tests.training.lane_training import LaneModel, lane_models, train_by_blocks, train_federated, train_lane
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.plain_half import compute_in_half
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
-from tests.training.small_parts_worker import SmallPartsLauncher
+from tests.support.training.lane_training import LaneModel, lane_models, train_by_blocks, train_federated, train_lane
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.plain_half import compute_in_half
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.support.training.small_parts_worker import SmallPartsLauncher
+from tests.support.training.unsplit_training import Control, Order, train_unsplit
 from tests.training.test_control import WHOLE, cut_run
 from tests.training.test_stop import StopAfter, assert_same_end
-from tests.training.unsplit_training import Control, Order, train_unsplit
 
 TRAINING = TrainingRequest(
     rounds=7, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, weight_decay=0.1, optimizer="adamw"

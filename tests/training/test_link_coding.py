@@ -11,7 +11,7 @@ from fleetune.contracts.plan import Action, LinkUse, parse_action
 from fleetune.errors import Refused
 from fleetune.training.exchange import Arrival
 from fleetune.training.link_coding import LinkCoder, lane_of_residual
-from tests.training.runs import plan
+from tests.support.training.runs import plan
 
 ACTION = parse_action("main/0F1")
 SENT = encode("top-k", torch.arange(64.0).reshape(2, 32), 4.0)

@@ -27,8 +27,8 @@ from fleetune.training.liveness import (
     Liveness,
     PeriodicThread,
 )
-from tests.links.ends import until
-from tests.monitoring.hand_clock import HandClock
+from tests.support.links.ends import until
+from tests.support.monitoring.hand_clock import HandClock
 from tests.training.test_exchange import COORDINATOR, PATIENCE_S, connected
 
 VALUES = {

@@ -26,12 +26,12 @@ from fleetune.training.coordinator import train
 from fleetune.training.exchange import Exchange, TransferKey
 from fleetune.training.parcels import StoredParcels
 from fleetune.training.task import DeviceData
-from tests.training.control_comparison import FP64, whole_model
-from tests.training.lane_training import lane_models, train_by_blocks, train_federated
-from tests.training.model_families import BY_NAME, TEXT, data_request, model_request
-from tests.training.planted import DTYPES, found_in, spellings, text_spellings
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
-from tests.training.tapped_worker import FileTap, TappedLauncher
+from tests.support.training.control_comparison import FP64, whole_model
+from tests.support.training.lane_training import lane_models, train_by_blocks, train_federated
+from tests.support.training.model_families import BY_NAME, TEXT, data_request, model_request
+from tests.support.training.planted import DTYPES, found_in, spellings, text_spellings
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.support.training.tapped_worker import FileTap, TappedLauncher
 from tests.training.test_lanes import LORA, TRAINING, beside, by_blocks, ready_for, split
 from tests.training.test_parcels import AwayLauncher
 from tests.training.test_stop import StopAfter

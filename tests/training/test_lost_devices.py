@@ -26,7 +26,7 @@ from fleetune.planning.strategy import Problem
 from fleetune.training.commit_log import read_commits
 from fleetune.training.faults import BACKWARD, KILL, Fault, FaultyLauncher
 from fleetune.training.measurements import busy_s
-from tests.training.runs import Prepared, final_state, plan, run_plan, training_task
+from tests.support.training.runs import Prepared, final_state, plan, run_plan, training_task
 from tests.training.test_recovery import Recording, killing
 
 ROUNDS = 6

@@ -17,15 +17,15 @@ from fleetune.planning.revision import Reviser, around
 from fleetune.planning.strategy import Problem
 from fleetune.training.measurements import busy_s
 from fleetune.training.revisions import Revisions
-from tests.training.control_comparison import FP64, difference, whole_model
-from tests.training.dying_worker import DyingLauncher
-from tests.training.lane_training import LaneModel, lane_models, optimizer_of, train_federated
-from tests.training.runs import Prepared, final_state, run_plan, training_task
+from tests.support.training.control_comparison import FP64, difference, whole_model
+from tests.support.training.dying_worker import DyingLauncher
+from tests.support.training.lane_training import LaneModel, lane_models, optimizer_of, train_federated
+from tests.support.training.runs import Prepared, final_state, run_plan, training_task
+from tests.support.training.unsplit_training import Control
 from tests.training.test_lanes import by_blocks, ready_for, sized, split
 from tests.training.test_local_data import own_data
 from tests.training.test_lost_devices import assert_same_end
 from tests.training.test_recovery import Recording, killing
-from tests.training.unsplit_training import Control
 
 ROUNDS = 6
 TRAINING = TrainingRequest(

@@ -11,14 +11,14 @@ from fleetune.contracts.plan import Gate, LinkUse, Plan
 from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.planning.revision import Reviser
 from fleetune.planning.strategy import Problem
-from tests.codecs.single_process import Residuals, across_cut
-from tests.training.control_comparison import FP64, difference, whole_model
-from tests.training.lane_training import LaneModel, train_lane
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, final_state, plan, prepared, training_task
+from tests.support.codecs.single_process import Residuals, across_cut
+from tests.support.training.control_comparison import FP64, difference, whole_model
+from tests.support.training.lane_training import LaneModel, train_lane
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, final_state, plan, prepared, training_task
+from tests.support.training.unsplit_training import Control
 from tests.training.test_lanes import GATES, mask_heads
 from tests.training.test_lost_lanes import TRAINING, losing
-from tests.training.unsplit_training import Control
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "d2ft": {"full": 1, "forward_only": 1},

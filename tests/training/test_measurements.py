@@ -19,7 +19,7 @@ from fleetune.training.measurements import (
     decode_rows,
     encode_rows,
 )
-from tests.training.runs import plan
+from tests.support.training.runs import plan
 
 
 def beat(offset: ClockOffset, at_s: float, true_s: float, there_s: float = 0.0, back_s: float = 0.0) -> None:

@@ -17,13 +17,13 @@ from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.training import loss_scale
-from tests.data.chat_samples import CHATML, chats
-from tests.data.samples import json_lines
-from tests.training import plain_half
-from tests.training.control_comparison import FP32, beside_control, whole_model
-from tests.training.lane_training import lane_models, train_federated, train_lane
-from tests.training.model_families import BY_NAME, FAMILIES, data_request, model_request
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
+from tests.support.data.chat_samples import CHATML, chats
+from tests.support.data.samples import json_lines
+from tests.support.training import plain_half
+from tests.support.training.control_comparison import FP32, beside_control, whole_model
+from tests.support.training.lane_training import lane_models, train_federated, train_lane
+from tests.support.training.model_families import BY_NAME, FAMILIES, data_request, model_request
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.training.test_chats import QWEN3
 from tests.training.test_control import UNEVEN, compared, cut_run, request
 from tests.training.test_lanes import TRAINING, _blocks, _parameters, beside, by_blocks, gates_of_bert, masked, split

@@ -27,8 +27,8 @@ from fleetune.training.running_plan import PlanLoader
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_command import WorkerCommands
 from fleetune.training.worker_state import WorkerState
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import plan, prepared, training_task
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import plan, prepared, training_task
 
 PLAN = plan(("u",), [], [[8]])
 TRAINING = TrainingRequest(rounds=1, batch_samples=1, micro_batch_samples=1)

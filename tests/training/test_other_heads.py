@@ -15,10 +15,10 @@ from fleetune.evaluation.prediction import Predictor
 from fleetune.evaluation.trained_model import ScoringOptions, load_result, score
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
-from tests.training.control_comparison import FP32, beside_control
-from tests.training.model_families import BY_NAME, model_request
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
-from tests.training.unsplit_training import Control
+from tests.support.training.control_comparison import FP32, beside_control
+from tests.support.training.model_families import BY_NAME, model_request
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan
+from tests.support.training.unsplit_training import Control
 
 TRAINING = TrainingRequest(rounds=12, batch_samples=24, learning_rate=2e-3)
 NUMBERS, LABELS = "sequence-regression", "sequence-multi-label-classification"

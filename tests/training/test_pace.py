@@ -12,8 +12,8 @@ from fleetune.contracts.profile import CodecTime
 from fleetune.monitoring.stragglers import ROUNDS
 from fleetune.training.pace import PaceWatch
 from fleetune.training.task import TrainingTask
-from tests.clock import ticks
-from tests.clock.ticks import TICK_S, segment
+from tests.support.clock import ticks
+from tests.support.clock.ticks import TICK_S, segment
 
 UNITS = [ticks.unit("u0", out=16, back=16), ticks.unit("u1")]
 PROFILE = ticks.profile(UNITS, {name: ([10, 10], [20, 20]) for name in "ab"})

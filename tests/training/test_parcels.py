@@ -23,8 +23,8 @@ from fleetune.training.coordinator import train
 from fleetune.training.migration import Migration
 from fleetune.training.parcels import StoredParcels
 from fleetune.training.task import WorkerTask
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import Prepared, plan, prepared, training_task
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, plan, prepared, training_task
 from tests.training.test_recovery import Recording, killing
 
 TRAINING = TrainingRequest(

@@ -15,17 +15,17 @@ from fleetune.evaluation.trained_model import load_result
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling.profile import unit_sizes
-from tests.data.chat_samples import CHATML, chats
-from tests.data.samples import json_lines
-from tests.models.plain_nf4 import BLOCK, nearest
-from tests.training.control_comparison import FP32
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.plain_half import compute_in_half
-from tests.training.runs import Prepared, final_state, plan, prepared, run_plan
+from tests.support.data.chat_samples import CHATML, chats
+from tests.support.data.samples import json_lines
+from tests.support.models.plain_nf4 import BLOCK, nearest
+from tests.support.training.control_comparison import FP32
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.plain_half import compute_in_half
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan
+from tests.support.training.unsplit_training import Control, Order, train_unsplit
 from tests.training.test_chats import QWEN3
 from tests.training.test_control import WHOLE, request
 from tests.training.test_lost_devices import TRAINING, losing
-from tests.training.unsplit_training import Control, Order, train_unsplit
 
 LORA = Lora(r=4, alpha=8, dropout=0.1, targets=("q_proj", "v_proj"))
 LOSING = replace(TRAINING, schedule="constant")

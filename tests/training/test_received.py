@@ -18,7 +18,7 @@ from fleetune.training.measurements import decode_rows
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.received import check_alike
 from fleetune.training.round_report import check_report
-from tests.clock.ticks import plan, segment
+from tests.support.clock.ticks import plan, segment
 
 NAMES = {"u0": ("a",), "u1": ("b", "norm.running_mean")}
 TENSORS: dict[str, torch.Tensor] = {

@@ -18,7 +18,7 @@ from fleetune.errors import FleetuneError, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.training.checkpoints import newest_complete
 from fleetune.training.commit_log import read_commits
-from tests.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, final_state, plan, run_plan
+from tests.support.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, final_state, plan, run_plan
 
 TRAINING = TrainingRequest(
     rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=3

@@ -17,8 +17,8 @@ from fleetune.program.in_force import Moves, after_rounds
 from fleetune.training.commit_log import COMMITS, CommitLog, logged_beyond
 from fleetune.training.measurements import busy_s, upload_s
 from fleetune.training.replanning import Replanner, least_largest
-from tests.clock import fleets, ticks
-from tests.clock.ticks import segment
+from tests.support.clock import fleets, ticks
+from tests.support.clock.ticks import segment
 
 UNITS = [ticks.unit("u0", trained=4), ticks.unit("u1", trained=8), ticks.unit("u2", trained=4)]
 PROFILE = ticks.profile(

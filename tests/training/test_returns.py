@@ -19,13 +19,13 @@ from fleetune.recovery.state import RUNNING, State
 from fleetune.training import returns
 from fleetune.training.faults import ALL_REDUCE, CUT, FORWARD, KILL, Fault, FaultyLauncher
 from fleetune.training.returns import CALM_ROUNDS, FIRST_S, MAX_IN_A_ROW, MAX_S, Returns
-from tests.training.control_comparison import difference, whole_model
-from tests.training.lane_training import lane_models, train_federated
-from tests.training.runs import Prepared, final_state, plan, run_plan, training_task
+from tests.support.training.control_comparison import difference, whole_model
+from tests.support.training.lane_training import lane_models, train_federated
+from tests.support.training.runs import Prepared, final_state, plan, run_plan, training_task
+from tests.support.training.unsplit_training import Control
 from tests.training.test_lanes import by_blocks, ready_for, split
 from tests.training.test_lost_devices import assert_same_end
 from tests.training.test_recovery import Recording, killing
-from tests.training.unsplit_training import Control
 
 ROUNDS = 30
 """Of a training in which a device comes back."""

@@ -15,7 +15,7 @@ from fleetune.training.batches import dealing_plan, lane_batch, lane_rows, lane_
 from fleetune.training.coordinator import validate_supported
 from fleetune.training.gradients import tied_holders
 from fleetune.training.local_data import uneven_passes
-from tests.clock import fleets, ticks
+from tests.support.clock import fleets, ticks
 
 
 def segment(shares: dict[str, int], units: tuple[str, ...] = ("u",)) -> Segment:

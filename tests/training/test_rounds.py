@@ -16,8 +16,8 @@ from fleetune.program import lower, seats_of
 from fleetune.training.optimizer import BatchNormStatistics
 from fleetune.training.rounds import RoundContext, RoundRunner
 from fleetune.training.seat import new_seat
-from tests.models.instances import Recorded, batch, recorded
-from tests.training.model_families import BY_NAME
+from tests.support.models.instances import Recorded, batch, recorded
+from tests.support.training.model_families import BY_NAME
 
 TRAINING = TrainingRequest(rounds=5, batch_samples=8, micro_batch_samples=4, optimizer="sgd", learning_rate=0.1)
 SCALES = {"main": 1.0}

@@ -17,12 +17,12 @@ from fleetune.errors import Refused
 from fleetune.evaluation.prediction import Predictor
 from fleetune.evaluation.trained_model import ScoringOptions, score
 from fleetune.preparation.prepare import prepare
-from tests.data.samples import json_lines
-from tests.preparation.instances import preparation_task
-from tests.training.control_comparison import FP64, Comparison, difference, whole_model
-from tests.training.runs import Prepared, plan, prepared
+from tests.support.data.samples import json_lines
+from tests.support.preparation.instances import preparation_task
+from tests.support.training.control_comparison import FP64, Comparison, difference, whole_model
+from tests.support.training.runs import Prepared, plan, prepared
+from tests.support.training.unsplit_training import Order, train_unsplit
 from tests.training.test_control import cut_run, request
-from tests.training.unsplit_training import Order, train_unsplit
 
 T5 = {
     "model_type": "t5", "vocab_size": 300, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.contracts.plan import LinkUse
-from tests.training.runs import run_plan
+from tests.support.training.runs import run_plan
 from tests.training.test_lanes import TRAINING, by_blocks, ready_for
 
 RATE = 1e8

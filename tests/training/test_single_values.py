@@ -14,9 +14,9 @@ from fleetune.planning import Problem, solve
 from fleetune.planning.revision import light
 from fleetune.profiling.profile import profile
 from fleetune.training.coordinator import train
-from tests.profiling.instances import Scripted, profiling_task
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import prepared, run_plan, training_task
+from tests.support.profiling.instances import Scripted, profiling_task
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import prepared, run_plan, training_task
 
 RESNET = BY_NAME["resnet"]
 MODEL = model_request(RESNET, dropout=True)

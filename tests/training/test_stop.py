@@ -31,8 +31,8 @@ from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.worker import outdated
 from fleetune.training.worker_group import WorkerGroup
 from fleetune.training.worker_state import CommittedState
-from tests.training.fake_workers import FakeLauncher, FakeWorker
-from tests.training.runs import Prepared, final_state, plan, run_plan, training_task
+from tests.support.training.fake_workers import FakeLauncher, FakeWorker
+from tests.support.training.runs import Prepared, final_state, plan, run_plan, training_task
 
 TRAINING = TrainingRequest(
     rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=99

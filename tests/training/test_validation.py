@@ -23,8 +23,8 @@ from fleetune.training.checkpoints import checkpoint_folder, complete_of, is_who
 from fleetune.training.validation import SCORES, Answer, Validation, best, is_enough
 from stages.entry_point import Channel, StageContext
 from stages.scoring import scorer
-from tests.training.model_families import BY_NAME, data_request, model_request
-from tests.training.runs import final_state, plan, prepared, run_plan
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import final_state, plan, prepared, run_plan
 
 LIMIT_S = 300.0
 """Patience for a process on a busy machine."""

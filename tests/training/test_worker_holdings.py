@@ -17,7 +17,7 @@ from fleetune.training.task import WorkerTask
 from fleetune.training.worker_holdings import WorkerHoldings
 from fleetune.training.worker_links import WorkerLinks
 from fleetune.training.worker_state import CommittedState
-from tests.clock import fleets
+from tests.support.clock import fleets
 
 FIRST = Attempt(1, 1)
 W, X = Item("main", "w"), Item("main", "x")

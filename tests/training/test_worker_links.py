@@ -7,7 +7,7 @@ from fleetune.links.message import Message
 from fleetune.training.exchange import Exchange
 from fleetune.training.liveness import Heartbeat
 from fleetune.training.worker_links import Peer, WorkerLinks
-from tests.links.ends import KEYS, LISTED, PATIENCE_S
+from tests.support.links.ends import KEYS, LISTED, PATIENCE_S
 
 
 def test_the_next_worker_at_an_address_has_lost_nothing() -> None:

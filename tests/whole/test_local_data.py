@@ -10,7 +10,7 @@ import yaml
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.tokenization import encode, open_tokenizer
-from tests.training.planted import found_in, spellings, text_spellings
+from tests.support.training.planted import found_in, spellings, text_spellings
 from tests.whole.test_pipeline import CONFIG, fleetune, whys
 
 SECRET = "Zq#7Kv!wXj@3pRu9"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fleetune.discovery.joining import network
-from tests.discovery.joining.both_sides import Devices, token_file
-from tests.discovery.joining.fake_engine import fake_engine
+from tests.support.discovery.joining.both_sides import Devices, token_file
+from tests.support.discovery.joining.fake_engine import fake_engine
 
 
 @pytest.fixture(autouse=True)

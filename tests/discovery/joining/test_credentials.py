@@ -7,7 +7,7 @@ import pytest
 
 from fleetune.discovery.joining.credentials import derive_keys, new_token, read_token
 from fleetune.errors import Refused
-from tests.discovery.joining.both_sides import token_file
+from tests.support.discovery.joining.both_sides import token_file
 
 
 def test_both_sides_derive_the_same() -> None:

@@ -11,7 +11,7 @@ from fleetune.discovery.joining.host_side import add_joined
 from fleetune.discovery.joining.introduction import EngineReport
 from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork
 from fleetune.errors import Refused, TryAgain
-from tests.discovery.joining.both_sides import Devices, Said
+from tests.support.discovery.joining.both_sides import Devices, Said
 
 ASKED = Join(token_file="token")
 

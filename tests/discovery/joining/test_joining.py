@@ -23,7 +23,7 @@ from fleetune.errors import Refused
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint
 from fleetune.links.message import Message
-from tests.discovery.joining.both_sides import PATIENCE_S, Devices, host, token_file
+from tests.support.discovery.joining.both_sides import PATIENCE_S, Devices, host, token_file
 
 
 def asked_for_info(device: JoinedDevice) -> dict[str, object]:

@@ -15,7 +15,7 @@ from fleetune.discovery.joining import tls_proxy
 from fleetune.discovery.joining.credentials import client_context, issue_credentials, server_context
 from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork, listening_sockets
 from fleetune.discovery.joining.tls_proxy import PlainStream, ProxiedConnection, Stream, TlsProxy, TlsStream
-from tests.discovery.joining.fake_engine import ECHO, LAST_WORDS, TAKEN_OVER
+from tests.support.discovery.joining.fake_engine import ECHO, LAST_WORDS, TAKEN_OVER
 
 SERVER, CLIENT = issue_credentials([LOOPBACK], datetime.now(UTC))
 HERE = LocalNetwork(addresses=(LOOPBACK,))

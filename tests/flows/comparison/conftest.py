@@ -6,7 +6,7 @@ import pytest
 
 from fleetune.store import Store
 from flows import api
-from tests.flows.comparison.stand_in import StandIn
+from tests.support.flows.comparison.stand_in import StandIn
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from flows.comparison.comparer import Comparer, CompareRequest
 from flows.comparison.record import Comparison
 from flows.context import RunContext
 from flows.form import RunRequest, config_of
-from tests.clock import fleets
-from tests.flows.comparison.stand_in import StandIn, other_fleet
+from tests.support.clock import fleets
+from tests.support.flows.comparison.stand_in import StandIn, other_fleet
 
 
 def compared(store: Store, *strategies: str, **values: Any) -> Comparison:

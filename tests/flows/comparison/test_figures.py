@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from flows.comparison.figures import MOST_POINTS, WINDOW_ROUNDS, common_loss, loss_curve, thinned, with_target
 from flows.comparison.record import ComparedStrategy, LossPoint
-from tests.flows.comparison.stand_in import training
+from tests.support.flows.comparison.stand_in import training
 
 
 def test_a_loss_is_a_mean_of_rounds() -> None:

@@ -8,9 +8,9 @@ from fleetune.contracts.metrics import Forecast, LinkBytes, RoundMetrics, Timeli
 from fleetune.contracts.plan import Lane, Plan
 from flows.comparison.figures import loss_curve
 from flows.comparison.mean_rounds import average_share_s, forecast_figures, mean_samples, measured_figures
-from tests.clock import fleets
-from tests.drawing.contents import by_hand
-from tests.flows.comparison.stand_in import training
+from tests.support.clock import fleets
+from tests.support.drawing.contents import by_hand
+from tests.support.flows.comparison.stand_in import training
 
 AVERAGE = (
     TimelineRow(device="a>b", lane="y", action="y/0A0", start_s=0.0, end_s=6.0, bytes=600),

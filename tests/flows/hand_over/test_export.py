@@ -19,8 +19,8 @@ from fleetune.store import Store
 from flows.hand_over.export import CONVERTER, export, push, to_gguf
 from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import trained_run
-from tests.drawing.contents import content
-from tests.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
+from tests.support.drawing.contents import content
+from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
 DINO_LORA = Lora(r=2, targets=("q_proj",))

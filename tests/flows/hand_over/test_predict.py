@@ -10,7 +10,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
-from tests.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
+from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
 
 
 @pytest.mark.parametrize("request_", [WHOLE, ADAPTED], ids=["whole", "adapter"])

@@ -20,8 +20,8 @@ from flows.run_pages.overview import history, overview
 from flows.run_pages.page import MOST_PAGE_BYTES, Page, StoreLinks, links_of, plain
 from flows.run_pages.publication import base_of, key_of
 from flows.service_files import ServiceFiles, ServiceRecord, store_path
-from tests.drawing.contents import content
-from tests.flows.run_pages.runs import config, failed, kept
+from tests.support.drawing.contents import content
+from tests.support.flows.run_pages.runs import config, failed, kept
 
 LINKS = StoreLinks(root="/somewhere/runs", pages="http://127.0.0.1:4321/store")
 PATHS = StoreLinks(root="/somewhere/runs")

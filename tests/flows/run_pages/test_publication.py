@@ -19,8 +19,8 @@ from flows.run_pages.page import Page
 from flows.run_pages.publication import Publication
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
-from tests.flows.run_pages.runs import kept
-from tests.flows.toy_pipeline import World, toy_context
+from tests.support.flows.run_pages.runs import kept
+from tests.support.flows.toy_pipeline import World, toy_context
 
 FLOW_RUN = str(uuid4())
 LIMIT_S = 30.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.service.client import ServiceClient
+from tests.support.flows.service.client import ServiceClient
 
 
 @pytest.fixture(scope="package")

@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from tests.flows.service.client import SMALL, SMALL_SETS, ServiceClient
+from tests.support.flows.service.client import SMALL, SMALL_SETS, ServiceClient
 
 pytestmark = pytest.mark.slow
 

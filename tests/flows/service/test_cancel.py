@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from flows.service.flow_process import ALONE_S
-from tests.flows.service.client import ServiceClient
-from tests.flows.service.training import ROUNDS, Training, write_run_file
+from tests.support.flows.service.client import ServiceClient
+from tests.support.flows.service.training import ROUNDS, Training, write_run_file
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 from fleetune.store import Store
 from flows.comparison import archive
 from flows.service_files import store_path
-from tests.flows.service.client import SMALL, ServiceClient
+from tests.support.flows.service.client import SMALL, ServiceClient
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import yaml
 
 from fleetune.store import Store
 from flows.service.automations import OWN, RETRIES
-from tests.flows.service.client import ENDED, SMALL, SMALL_SETS, ServiceClient
+from tests.support.flows.service.client import ENDED, SMALL, SMALL_SETS, ServiceClient
 
 pytestmark = pytest.mark.slow
 UNREACHABLE = 'fleet={devices: [{name: far, launcher: docker, engine: away}], engines: [{name: away, address: "%s"}]}'

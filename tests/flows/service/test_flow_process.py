@@ -12,7 +12,7 @@ import pytest
 from fleetune.launching.forking import SERVER
 from flows.prefect_server import API_URL
 from flows.service import flow_process
-from tests.flows.service.client import ServiceClient
+from tests.support.flows.service.client import ServiceClient
 
 RUN = """
 import signal, subprocess, sys

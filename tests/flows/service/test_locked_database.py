@@ -21,7 +21,7 @@ from sqlalchemy.exc import OperationalError
 
 from flows.service.keeper import POOL
 from flows.service.ui_patches import WRITES, LocksFirst
-from tests.flows.service.client import LIMIT_S, ServiceClient
+from tests.support.flows.service.client import LIMIT_S, ServiceClient
 
 ID = "0f31c1a6-6a3c-4c3b-9d0e-3b6d0c0a5a11"
 SUBMIT = f"/api/deployments/{ID}/create_flow_run"

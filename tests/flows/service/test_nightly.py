@@ -10,8 +10,8 @@ import yaml
 
 from fleetune.store import RunRecord, Store
 from flows.comparison import archive
-from tests.flows.service.client import ServiceClient
-from tests.flows.service.training import CONFIG
+from tests.support.flows.service.client import ServiceClient
+from tests.support.flows.service.training import CONFIG
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from flows.service import control
 from flows.service.http_server import OwnPagesOnly
 from flows.service.keeper import MOST_LOG_BYTES, bound, ended_at_start, name_of, other_people, reserve
 from flows.service_files import ServiceFiles, ServiceRecord
-from tests.flows.service.client import ServiceClient
+from tests.support.flows.service.client import ServiceClient
 
 RUNNING = ServiceRecord(
     address="http://127.0.0.1:4950", root="runs", keeper=1, started="", authenticated=False, version="1"

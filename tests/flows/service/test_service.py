@@ -15,7 +15,7 @@ import pytest
 from fleetune.store import Store
 from flows.prefect_server import answers
 from flows.service_files import store_path
-from tests.flows.service.client import SMALL, SMALL_SETS, ServiceClient
+from tests.support.flows.service.client import SMALL, SMALL_SETS, ServiceClient
 
 pytestmark = pytest.mark.slow
 

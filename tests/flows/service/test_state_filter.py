@@ -9,7 +9,7 @@ import prefect
 import pytest
 
 from flows.service.ui_patches import ENDS, widened
-from tests.flows.service.client import ServiceClient
+from tests.support.flows.service.client import ServiceClient
 
 ASSETS = Path(prefect.__file__).parent / "server" / "ui-v2" / "assets"
 

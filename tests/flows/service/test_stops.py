@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.flows.service.client import ServiceClient
+from tests.support.flows.service.client import ServiceClient
 
 pytestmark = pytest.mark.slow
 

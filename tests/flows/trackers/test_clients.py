@@ -14,8 +14,8 @@ from flows.trackers.mlflow_run import MlflowRun
 from flows.trackers.open import check_installed, open_trackers
 from flows.trackers.points import Point
 from flows.trackers.wandb_run import WandbRun
-from tests.flows.run_pages.runs import kept
-from tests.flows.trackers.runs import TrainingRun
+from tests.support.flows.run_pages.runs import kept
+from tests.support.flows.trackers.runs import TrainingRun
 
 POINTS = [Point(step=0, at_s=1.0, values={"train/loss": 2.0}), Point(step=1, at_s=2.5, values={"train/loss": 1.5})]
 AFTER = Point(step=2, at_s=3.0, values={"test/loss": 1.25})

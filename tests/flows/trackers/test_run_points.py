@@ -7,7 +7,7 @@ import pytest
 
 from fleetune.contracts.metrics import RoundScores
 from flows.trackers.run_points import RunPoints
-from tests.flows.trackers.runs import ENDED, LENGTHS, STARTED_S, TrainingRun
+from tests.support.flows.trackers.runs import ENDED, LENGTHS, STARTED_S, TrainingRun
 
 ROUND_SAMPLES = 24
 

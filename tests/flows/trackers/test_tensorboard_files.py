@@ -8,7 +8,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from flows.trackers.points import Point
 from flows.trackers.tensorboard_files import TensorBoardFiles
-from tests.flows.trackers.event_file import points, scalars
+from tests.support.flows.trackers.event_file import points, scalars
 
 
 def rounds(*losses: float) -> list[Point]:

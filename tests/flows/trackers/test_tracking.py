@@ -13,9 +13,9 @@ from flows.trackers import tracking
 from flows.trackers.tracking import Tracking
 from flows.tracking import StageEvent
 from stages.catalog import STAGES, config_slice
-from tests.flows.run_pages.runs import PLAIN
-from tests.flows.trackers.event_file import scalars
-from tests.flows.trackers.runs import TrainingRun
+from tests.support.flows.run_pages.runs import PLAIN
+from tests.support.flows.trackers.event_file import scalars
+from tests.support.flows.trackers.runs import TrainingRun
 
 
 def beside(run: TrainingRun) -> tuple[Any, list[str]]:

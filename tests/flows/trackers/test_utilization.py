@@ -9,8 +9,8 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.profile import Unit
 from flows.trackers.run_points import RunPoints
 from flows.trackers.utilization import peak_flops_per_s, step_flops
-from tests.drawing.contents import content
-from tests.flows.trackers.runs import TrainingRun
+from tests.support.drawing.contents import content
+from tests.support.flows.trackers.runs import TrainingRun
 
 
 def with_gpus(fleet: Fleet, *names: str) -> Fleet:

@@ -15,8 +15,8 @@ from fleetune.contracts.fleet import Engine
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker import engine_client
 from fleetune.launching.docker.transports import ssh_command
-from tests.engine.certificates import Authority
-from tests.launching.docker.fake_engine import ANSWERS, INFO, context, on_port, on_socket
+from tests.support.engine.certificates import Authority
+from tests.support.launching.docker.fake_engine import ANSWERS, INFO, context, on_port, on_socket
 
 
 @pytest.fixture(autouse=True)

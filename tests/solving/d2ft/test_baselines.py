@@ -7,8 +7,8 @@ import pytest
 from fleetune.errors import Refused
 from fleetune.solving.d2ft.problem import Solution
 from fleetune.solving.d2ft.solve import solve
-from tests.solving.d2ft.instances import alike, drawn
-from tests.solving.d2ft.reference import FORWARD, FULL, check, of
+from tests.support.solving.d2ft.instances import alike, drawn
+from tests.support.solving.d2ft.reference import FORWARD, FULL, check, of
 
 
 def kept(plan: Solution) -> list[int]:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from fleetune.solving.d2ft.methods import joint
 from fleetune.solving.d2ft.solve import solve
 from fleetune.solving.d2ft.transportation import Scores, sets_at_split
-from tests.solving.d2ft.instances import alike
-from tests.solving.d2ft.reference import check
+from tests.support.solving.d2ft.instances import alike
+from tests.support.solving.d2ft.reference import check
 
 Floats = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Problem, Solution
-from tests.solving.d2ft.instances import drawn, tiny
-from tests.solving.d2ft.reference import check
+from tests.support.solving.d2ft.instances import drawn, tiny
+from tests.support.solving.d2ft.reference import check
 
 GOOD = json_io.dump(drawn(forward_weight=0.5))
 NAN, INFINITE = float("nan"), float("inf")

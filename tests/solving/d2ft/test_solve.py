@@ -9,9 +9,9 @@ from fleetune.contracts import json_io
 from fleetune.solving.d2ft.methods import SUMMARIES
 from fleetune.solving.d2ft.problem import Problem
 from fleetune.solving.d2ft.solve import solve
-from tests.golden import same_as_golden
-from tests.solving.d2ft.instances import tiny
-from tests.solving.d2ft.reference import (
+from tests.support.golden import same_as_golden
+from tests.support.solving.d2ft.instances import tiny
+from tests.support.solving.d2ft.reference import (
     FORWARD,
     FULL,
     best_joint,

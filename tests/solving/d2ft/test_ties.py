@@ -10,8 +10,8 @@ import pytest
 
 from fleetune.solving.d2ft.problem import Problem
 from fleetune.solving.d2ft.solve import solve
-from tests.solving.d2ft.instances import alike, tiny
-from tests.solving.d2ft.reference import FORWARD, FULL, best_joint, of
+from tests.support.solving.d2ft.instances import alike, tiny
+from tests.support.solving.d2ft.reference import FORWARD, FULL, best_joint, of
 
 METHODS = ("bilevel", "bilevel-disjoint", "joint")
 

@@ -31,9 +31,9 @@ from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.problem import Problem
-from tests.solving.hpp import reference
-from tests.solving.hpp.instances import tiny
-from tests.solving.hpp.problem_strategies import drafts, problems
+from tests.support.solving.hpp import reference
+from tests.support.solving.hpp.instances import tiny
+from tests.support.solving.hpp.problem_strategies import drafts, problems
 
 STEPS = 1500
 RULES = {

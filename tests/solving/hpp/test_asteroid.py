@@ -12,8 +12,8 @@ from fleetune.solving.hpp.methods import asteroid
 from fleetune.solving.hpp.methods.asteroid import PipelineDP
 from fleetune.solving.hpp.problem import Device, Layer, Problem
 from fleetune.solving.hpp.sample_allocation import IMPOSSIBLE, MEMORY_AMPLE, MEMORY_BOUND, allocate_by_capacity
-from tests.solving.hpp import paper_planner, reference
-from tests.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp import paper_planner, reference
+from tests.support.solving.hpp.instances import drawn, tiny
 
 POLICIES = ["2(P-p)-1", "2(P-p)", "P-p", "2(P-p)+1", "free", (2, 1)]
 

@@ -15,8 +15,8 @@ from fleetune.solving.hpp.methods import dapple, hetpipe, pipedream
 from fleetune.solving.hpp.methods.baselines import dp, eddl, pp, proportional, single
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.sample_allocation import allocate
-from tests.solving.hpp.instances import drawn, tiny
-from tests.solving.hpp.problem_strategies import problems, proven
+from tests.support.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp.problem_strategies import problems, proven
 
 HYBRID = [pp, pipedream.plan, dapple.plan]
 WHOLE = [single, dp, eddl]

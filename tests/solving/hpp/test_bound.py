@@ -8,8 +8,8 @@ from fleetune.solving.hpp.bound import lower_bound_s, work_s
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Device, Layer, Problem
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp import brute_force
-from tests.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp import brute_force
+from tests.support.solving.hpp.instances import drawn, tiny
 
 
 @pytest.mark.parametrize("link", [0.01, 0.1, 1.0, 10.0, 1000.0])

@@ -13,8 +13,8 @@ from fleetune.solving.hpp.draft import DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods.baselines import pp
 from fleetune.solving.hpp.problem import Problem
-from tests.solving.hpp.instances import drawn, tiny
-from tests.solving.hpp.problem_strategies import cuttings, problems
+from tests.support.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp.problem_strategies import cuttings, problems
 
 SEEDS = range(6)
 

@@ -19,9 +19,9 @@ from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.sample_allocation import max_samples, state_bytes
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp import reference
-from tests.solving.hpp.instances import drawn, tiny
-from tests.solving.hpp.problem_strategies import posed
+from tests.support.solving.hpp import reference
+from tests.support.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp.problem_strategies import posed
 
 
 @pytest.mark.parametrize("method", [method for method in SUMMARIES if method != "hetpipe"])

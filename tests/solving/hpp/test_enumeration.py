@@ -12,8 +12,8 @@ from fleetune.solving.hpp.instance import Extras, Instance
 from fleetune.solving.hpp.methods import search as search_module
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp import brute_force
-from tests.solving.hpp.instances import tiny
+from tests.support.solving.hpp import brute_force
+from tests.support.solving.hpp.instances import tiny
 
 
 @pytest.mark.parametrize(

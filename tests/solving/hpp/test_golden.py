@@ -4,8 +4,8 @@ import pytest
 
 from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.solve import solve
-from tests.golden import same_as_golden
-from tests.solving.hpp.instances import drawn, tiny
+from tests.support.golden import same_as_golden
+from tests.support.solving.hpp.instances import drawn, tiny
 
 PROBLEMS = {
     "drawn": drawn(),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import hetpipe
-from tests.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp.instances import drawn, tiny
 
 
 def test_workers_are_of_similar_mix() -> None:

@@ -11,8 +11,8 @@ import pytest
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.methods import dapple, pipedream
-from tests.solving.hpp.instances import drawn, tiny
-from tests.solving.hpp.problem_strategies import cuttings
+from tests.support.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp.problem_strategies import cuttings
 
 SEEDS = range(6)
 

@@ -7,7 +7,7 @@ import pytest
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.problem import Problem
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp.instances import drawn
+from tests.support.solving.hpp.instances import drawn
 
 
 def with_budgets(problem: Problem, *sizes: int) -> Problem:

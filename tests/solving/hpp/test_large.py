@@ -18,7 +18,7 @@ from fleetune.solving.hpp.methods import asteroid
 from fleetune.solving.hpp.methods import search as search_module
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp.instances import tiny
+from tests.support.solving.hpp.instances import tiny
 
 
 def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.sample_allocation import IMPOSSIBLE, allocate_by_capacity
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp import brute_force, reference
-from tests.solving.hpp.instances import drawn, tiny
-from tests.solving.hpp.problem_strategies import problems
+from tests.support.solving.hpp import brute_force, reference
+from tests.support.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp.problem_strategies import problems
 
 SYNCHRONOUS = [method for method in SUMMARIES if method != "hetpipe"]
 

@@ -13,7 +13,7 @@ from fleetune.clock import interpolate
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.hpp.problem import MAX_TIMES, Layer, Problem, warmups
-from tests.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp.instances import drawn, tiny
 
 GOOD = json_io.dump(drawn())
 NAN, INFINITE = float("nan"), float("inf")

@@ -11,8 +11,8 @@ from fleetune.solving.hpp.instance import Extras, Instance
 from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp import brute_force, reference
-from tests.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp import brute_force, reference
+from tests.support.solving.hpp.instances import drawn, tiny
 
 SYNCHRONOUS = [method for method in SUMMARIES if method != "hetpipe"]
 RECEIVING = Extras(received_per_byte=1)

@@ -18,8 +18,8 @@ from fleetune.solving.hpp.methods import search as search_module
 from fleetune.solving.hpp.methods.search import Search, SearchOptions
 from fleetune.solving.hpp.problem import Problem, Solution
 from fleetune.solving.hpp.solve import solve
-from tests.solving.hpp import brute_force, reference
-from tests.solving.hpp.instances import drawn, tiny
+from tests.support.solving.hpp import brute_force, reference
+from tests.support.solving.hpp.instances import drawn, tiny
 
 SYNCHRONOUS = [method for method in SUMMARIES if method not in ("search", "hetpipe")]
 
@@ -137,7 +137,7 @@ def test_same_plan_in_a_fresh_process() -> None:
     """Nothing but problem, seed and method decides: not the process, its history or its hashes."""
     code = (
         "from dataclasses import replace; from fleetune.contracts import json_io; "
-        "from fleetune.solving.hpp.solve import solve; from tests.solving.hpp.instances import tiny; "
+        "from fleetune.solving.hpp.solve import solve; from tests.support.solving.hpp.instances import tiny; "
         "print(json_io.dump(replace(solve(tiny(5, layers=8, devices=4, link=0.5), seed=3), solve_s=0.0)))"
     )
     env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.solving.lola_deft.instances import drawn, plain, solved
+from tests.support.solving.lola_deft.instances import drawn, plain, solved
 
 
 @pytest.mark.parametrize("bandwidth", ["joint", "equal"])

@@ -12,8 +12,8 @@ from fleetune.solving.lola_deft.instance import Instance
 from fleetune.solving.lola_deft.methods import SUMMARIES
 from fleetune.solving.lola_deft.methods.assignments import joint_optimum
 from fleetune.solving.lola_deft.problem import Problem
-from tests.solving.lola_deft.instances import drawn, plain, solved
-from tests.solving.lola_deft.reference import best_s
+from tests.support.solving.lola_deft.instances import drawn, plain, solved
+from tests.support.solving.lola_deft.reference import best_s
 
 SAME = 1e-12
 """Relative rounding difference of two equally good divisions."""

@@ -20,8 +20,8 @@ from fleetune.solving.lola_deft.allocation import (
 )
 from fleetune.solving.lola_deft.instance import Ints, rounded_into_band
 from fleetune.solving.lola_deft.solve import solve
-from tests.solving.lola_deft.instances import EXAMPLE, NONE, drawn, example, solved
-from tests.solving.lola_deft.reference import best_s, check
+from tests.support.solving.lola_deft.instances import EXAMPLE, NONE, drawn, example, solved
+from tests.support.solving.lola_deft.reference import best_s, check
 
 TABLE = np.array(EXAMPLE).T
 

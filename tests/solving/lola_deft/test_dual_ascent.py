@@ -7,8 +7,8 @@ from fleetune.errors import Refused
 from fleetune.solving.lola_deft.methods.dual_ascent import ITERATIONS
 from fleetune.solving.lola_deft.problem import Problem
 from fleetune.solving.lola_deft.solve import solve
-from tests.solving.lola_deft.instances import drawn, problem, solved
-from tests.solving.lola_deft.reference import best_s
+from tests.support.solving.lola_deft.instances import drawn, problem, solved
+from tests.support.solving.lola_deft.reference import best_s
 
 
 @pytest.mark.parametrize("rows", ["deepen", "any", "even"])

@@ -9,7 +9,7 @@ from fleetune.errors import Infeasible
 from fleetune.solving.lola_deft.methods import SUMMARIES
 from fleetune.solving.lola_deft.problem import Problem
 from fleetune.solving.lola_deft.solve import solve
-from tests.solving.lola_deft.instances import problem
+from tests.support.solving.lola_deft.instances import problem
 
 
 def shaped(memory: list[float], needs: list[float]) -> Problem:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.lola_deft.problem import Problem
-from tests.solving.lola_deft.instances import plain, problem
+from tests.support.solving.lola_deft.instances import plain, problem
 
 NAN, INFINITE = float("nan"), float("inf")
 

@@ -13,9 +13,9 @@ from fleetune.solving.lola_deft import describe_plan
 from fleetune.solving.lola_deft.methods import SUMMARIES
 from fleetune.solving.lola_deft.problem import Problem, Solution
 from fleetune.solving.lola_deft.solve import solve
-from tests.golden import same_as_golden
-from tests.solving.lola_deft.instances import drawn, example, plain, problem
-from tests.solving.lola_deft.reference import check
+from tests.support.golden import same_as_golden
+from tests.support.solving.lola_deft.instances import drawn, example, plain, problem
+from tests.support.solving.lola_deft.reference import check
 
 
 @pytest.mark.parametrize(("bandwidth", "method"), [("joint", "bisection"), ("equal", "crunch")])

@@ -18,8 +18,18 @@ from fleetune.solving.opfence.local_search import IncrementalPlacement, anneal, 
 from fleetune.solving.opfence.methods import search
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts
 from fleetune.solving.opfence.problem import Problem
-from tests.solving.opfence.instances import Plain, branches, chain, clustered, drawn, resnet, solved, tiny, transformer
-from tests.solving.opfence.reference import best
+from tests.support.solving.opfence.instances import (
+    Plain,
+    branches,
+    chain,
+    clustered,
+    drawn,
+    resnet,
+    solved,
+    tiny,
+    transformer,
+)
+from tests.support.solving.opfence.reference import best
 
 
 def instance_of(plain: Plain) -> Instance:

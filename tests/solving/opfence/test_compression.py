@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.solving.opfence.instances import Plain, drawn, operator, solved
-from tests.solving.opfence.reference import Judged
+from tests.support.solving.opfence.instances import Plain, drawn, operator, solved
+from tests.support.solving.opfence.reference import Judged
 
 
 def two_links(**changes: Any) -> Plain:

@@ -21,8 +21,8 @@ from fleetune.solving.opfence.local_search import anneal, chain_moves
 from fleetune.solving.opfence.methods import search
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts
 from fleetune.solving.opfence.problem import Problem
-from tests.solving.opfence.instances import Plain, branches, chain, clustered, solved, tiny, transformer
-from tests.solving.opfence.reference import check
+from tests.support.solving.opfence.instances import Plain, branches, chain, clustered, solved, tiny, transformer
+from tests.support.solving.opfence.reference import check
 
 SOON_S = 3.0
 """CPU seconds of a thread; a thirtieth of that suffices on an idle machine."""

@@ -11,7 +11,7 @@ from fleetune.solving.opfence.instance import Instance
 from fleetune.solving.opfence.methods import opfence
 from fleetune.solving.opfence.methods.opfence import clustered_placement, equal_compute, equal_modules
 from fleetune.solving.opfence.problem import Problem
-from tests.solving.opfence.instances import (
+from tests.support.solving.opfence.instances import (
     Plain,
     all_methods,
     branches,

@@ -14,7 +14,7 @@ from fleetune.errors import FleetuneError, Infeasible, Refused
 from fleetune.solving import kinds, read
 from fleetune.solving.opfence.problem import Problem
 from fleetune.solving.opfence.solve import solve
-from tests.solving.opfence.instances import drawn, solved
+from tests.support.solving.opfence.instances import drawn, solved
 
 GOOD = drawn()
 NAN, INFINITE = float("nan"), float("inf")

@@ -3,8 +3,8 @@
 import pytest
 
 from fleetune.errors import Infeasible
-from tests.golden import same_as_golden
-from tests.solving.opfence.instances import (
+from tests.support.golden import same_as_golden
+from tests.support.solving.opfence.instances import (
     Plain,
     all_methods,
     branches,
@@ -16,7 +16,7 @@ from tests.solving.opfence.instances import (
     tiny,
     transformer,
 )
-from tests.solving.opfence.reference import best, check
+from tests.support.solving.opfence.reference import best, check
 
 GRAPHS = {
     "chain": chain(40),

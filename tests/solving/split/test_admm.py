@@ -20,8 +20,8 @@ from fleetune.solving.split.methods.admm import (
 )
 from fleetune.solving.split.methods.baselines import balanced_greedy
 from fleetune.solving.split.schedule import SearchOptions, makespan, verify
-from tests.solving.split import reference
-from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
+from tests.support.solving.split import reference
+from tests.support.solving.split.problems import random_problem, scenario_problem, tiny_problem
 
 
 def verified_makespan(instance: Instance, seed: int = 0) -> int:

@@ -10,8 +10,8 @@ from fleetune.solving.limits import Deadline
 from fleetune.solving.split.assignment import even_assignment, find_assignment, largest_assignment, require_assignment
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Problem
-from tests.solving.split import reference
-from tests.solving.split.problems import random_problem
+from tests.support.solving.split import reference
+from tests.support.solving.split.problems import random_problem
 
 
 def with_memory(

@@ -12,9 +12,9 @@ from fleetune.solving.split.methods.baselines import (
     random_fcfs,
 )
 from fleetune.solving.split.schedule import SearchOptions, first_come_first_served, schedule_helpers, verify
-from tests.solving.split import reference
-from tests.solving.split.problems import random_problem, scenario_problem
 from tests.solving.split.test_assignment import with_memory
+from tests.support.solving.split import reference
+from tests.support.solving.split.problems import random_problem, scenario_problem
 
 
 def test_balanced_by_hand() -> None:

@@ -10,8 +10,8 @@ from fleetune.solving.split.energetic import EnergeticBound
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.schedule import Gap
 from fleetune.solving.split.schedule_cache import ScheduleCache
-from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
-from tests.solving.split.reference import best
+from tests.support.solving.split.problems import random_problem, scenario_problem, tiny_problem
+from tests.support.solving.split.reference import best
 
 HOW = {"switch": 2, "link": 0.15, "room": 1.5}
 

@@ -13,7 +13,7 @@ from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import MATRICES, MAX_TIME, Problem
-from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
+from tests.support.solving.split.problems import random_problem, scenario_problem, tiny_problem
 
 GOOD = json_io.dump(random_problem(1, 3, 2, preemptive=True))
 NAN, INFINITE = float("nan"), float("inf")

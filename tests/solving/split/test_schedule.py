@@ -19,8 +19,8 @@ from fleetune.solving.split.schedule import (
     schedule_helpers,
     verify,
 )
-from tests.solving.split import reference
-from tests.solving.split.problems import random_problem
+from tests.support.solving.split import reference
+from tests.support.solving.split.problems import random_problem
 
 
 def two_clients(*, preemptive: bool = True, switch: int = 0) -> Instance:

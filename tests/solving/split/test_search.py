@@ -19,9 +19,9 @@ from fleetune.solving.split.schedule import Gap, makespan, verify
 from fleetune.solving.split.schedule_cache import ScheduleCache, masks_of
 from fleetune.solving.split.single_machine import SingleMachine
 from fleetune.solving.split.solve import solve
-from tests.golden import same_as_golden
-from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
-from tests.solving.split.reference import best, check
+from tests.support.golden import same_as_golden
+from tests.support.solving.split.problems import random_problem, scenario_problem, tiny_problem
+from tests.support.solving.split.reference import best, check
 
 
 @pytest.mark.parametrize("method", ["exact", "auto"])

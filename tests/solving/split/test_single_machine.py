@@ -12,8 +12,8 @@ from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.preemptive import Job, Span, minimise_max_cost, schedule_backwards
 from fleetune.solving.split.schedule import BACKWARD, FORWARD, TaskRow, first_come_first_served, makespan, verify
 from fleetune.solving.split.single_machine import INFINITE_TIME, SingleMachine
-from tests.solving.split.problems import random_problem, scenario_problem
-from tests.solving.split.reference import on_one_helper
+from tests.support.solving.split.problems import random_problem, scenario_problem
+from tests.support.solving.split.reference import on_one_helper
 
 JOBS = st.lists(st.builds(Job, st.integers(0, 6), st.integers(1, 3), st.integers(0, 6)), min_size=1, max_size=4)
 BUSY = st.lists(st.booleans(), max_size=8).map(lambda slots: [(t, t + 1) for t, busy in enumerate(slots) if busy])

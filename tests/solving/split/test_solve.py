@@ -12,10 +12,10 @@ from fleetune.solving.split import SPLIT, describe_plan
 from fleetune.solving.split.methods import SUMMARIES
 from fleetune.solving.split.problem import Problem, Solution
 from fleetune.solving.split.solve import solve
-from tests.golden import same_as_golden
-from tests.solving.split import reference
-from tests.solving.split.problems import random_problem, scenario_problem, tiny_problem
-from tests.solving.split.reference import check
+from tests.support.golden import same_as_golden
+from tests.support.solving.split import reference
+from tests.support.solving.split.problems import random_problem, scenario_problem, tiny_problem
+from tests.support.solving.split.reference import check
 
 METHODS = list(SUMMARIES)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flows.service.client import ServiceClient
-from tests.flows.service.postgres.cluster import Cluster, programs
+from tests.support.flows.service.client import ServiceClient
+from tests.support.flows.service.postgres.cluster import Cluster, programs
 
 PROGRAMS = programs()
 LACK = "the Postgres tests are left out (no initdb): make postgres, then make test, includes them"

@@ -14,8 +14,8 @@ from flows.prefect_server import DATABASE
 from flows.service import control
 from flows.service.database import check_database
 from flows.service_files import ServiceFiles
-from tests.flows.service.client import ServiceClient
-from tests.flows.service.postgres.cluster import Cluster
+from tests.support.flows.service.client import ServiceClient
+from tests.support.flows.service.postgres.cluster import Cluster
 
 
 @pytest.mark.slow
