@@ -6,7 +6,6 @@ others.
 """
 
 import os
-import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.browser.program import chromium
 from tests.support.flows.service.client import ServiceClient
 
 if TYPE_CHECKING:
@@ -23,14 +23,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 REQUIRED = "required"
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 WIDTH, HEIGHT = 1400, 900
 OF_THE_DRAWING = tuple(f"Cannot read properties of null (reading '{name}')" for name in ("x", "addChild"))
-
-
-def chromium() -> str:
-    """Path of the browser of this machine; empty where there is none."""
-    return next((path for name in PROGRAMS if (path := shutil.which(name))), "")
 
 
 def lack() -> str:

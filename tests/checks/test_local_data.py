@@ -9,7 +9,7 @@ from fleetune.contracts.plan import Plan
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from fleetune.program.lower import averaging_device
-from tests.checks.test_structure import CLIENTS, PROFILE, SPLIT, TUNED
+from tests.support.checks.plans import CLIENTS, PROFILE, SPLIT, TUNED
 from tests.support.clock import ticks
 from tests.support.clock.ticks import segment
 

@@ -10,23 +10,11 @@ from fleetune.contracts.plan import Backup, Gate, LinkUse, Plan
 from fleetune.contracts.profile import Profile
 from fleetune.contracts.subnet import Subnet, SubnetPart
 from fleetune.errors import Infeasible, Refused
+from tests.support.checks.plans import CLIENTS, NAMES, OWN, PROFILE, SPLIT, TUNED, UNITS
 from tests.support.clock import fleets, ticks
 from tests.support.clock.ticks import segment
 
-UNITS = [ticks.unit("u0", trained=100), ticks.unit("u1", trained=200), ticks.unit("u2", trained=400)]
-NAMES = "x y h s"
 FLEET = ticks.fleet(NAMES)
-PROFILE = ticks.profile(UNITS, {name: ([1, 1, 1], [1, 1, 1]) for name in NAMES.split()})
-OWN = {name: f"{name}/0F0 {name}/2F0 {name}/2B0 {name}/0B0" for name in "xy"}
-CLIENTS = {name: [segment("u0", name), segment("u1", "h"), segment("u2", name)] for name in "xy"}
-SPLIT = ticks.plan(CLIENTS, orders={**OWN, "h": "x/1F0 y/1F0 x/1B0 y/1B0"})
-"""Two clients and their helper."""
-TUNED = replace(
-    ticks.plan({"b0": [segment("u0 u1 u2", "x", trains="u2")], "b1": [segment("u0 u1 u2", "y", trains="u1")]}),
-    links=(LinkUse(source="x", target="s", share=0.75), LinkUse(source="y", target="s", share=0.25)),
-    collector="s",
-)
-"""Two devices that tune a part each, and a server."""
 
 
 def told(plan: Plan, fleet: Fleet = FLEET, profile: Profile = PROFILE) -> str:

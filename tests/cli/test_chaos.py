@@ -13,8 +13,8 @@ from flows.chaos import rehearsal
 from flows.chaos.comparison import Check
 from flows.chaos.rehearsal import ChaosReport, FaultRow
 from flows.chaos.throughput import Throughput
-from tests.cli.conftest import Call, document
-from tests.cli.test_readme import COMMANDS, REPOSITORY
+from tests.support.cli.calls import Call, document
+from tests.support.cli.documentation import COMMANDS, REPOSITORY
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"
 REHEARSALS = [command for command in COMMANDS if command.startswith("chaos")]

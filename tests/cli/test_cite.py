@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.planning import strategies
-from tests.cli.conftest import Call, files
+from tests.support.cli.calls import Call, files
 from tests.support.planning.bibtex import parsed
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"

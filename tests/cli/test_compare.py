@@ -10,8 +10,8 @@ from fleetune.errors import Infeasible, TryAgain
 from fleetune.store import Store
 from flows import api
 from flows.comparison import archive
-from tests.cli.conftest import Call, document
-from tests.cli.test_readme import COMMANDS, REPOSITORY
+from tests.support.cli.calls import Call, document
+from tests.support.cli.documentation import COMMANDS, REPOSITORY
 from tests.support.flows.comparison.stand_in import StandIn
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call, files
+from tests.support.cli.calls import Call, files
 
 ROOT = Path(__file__).parents[2]
 CHATS = ROOT / "docs" / "examples" / "chats.yaml"

@@ -11,7 +11,7 @@ import pytest
 
 from containers import engine_api, images, machine
 from flows import doctor
-from tests.cli.conftest import Call, document
+from tests.support.cli.calls import Call, document
 
 INFORMATION = b'{"ServerVersion": "20.10", "CgroupVersion": "1"}'
 TOPICS = ["Python", "torch", "prefect", "CPU cores", "Memory", "Accelerators", "Docker", "Disk", "Loopback", "Hub"]

@@ -11,9 +11,10 @@ from flows import api
 from flows.context import RunContext
 from flows.runner import Runner
 from stages.catalog import EVALUATE
-from tests.cli.conftest import Call, add_run, document
-from tests.cli.test_readme import COMMANDS, REPOSITORY
-from tests.flows.test_reevaluation import trained_run
+from tests.support.cli.calls import Call, document
+from tests.support.cli.documentation import COMMANDS, REPOSITORY
+from tests.support.cli.runs import add_run
+from tests.support.flows.past_runs import trained_run
 
 
 @pytest.fixture

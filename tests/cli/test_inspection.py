@@ -15,7 +15,8 @@ from fleetune.store import RunRecord, StageRecord, Store
 from flows import api
 from flows.cli.drawings import loss_curve
 from flows.context import RunContext, StageSelection
-from tests.cli.conftest import Call, add_run, document
+from tests.support.cli.calls import Call, document
+from tests.support.cli.runs import add_run
 from tests.support.drawing.contents import by_hand
 
 SIMULATED = Path(__file__).parents[2] / "configs" / "runs" / "asteroid-b.yaml"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.discovery.joining.network import LOOPBACK
-from tests.cli.conftest import Call
+from tests.support.cli.calls import Call
 from tests.support.discovery.joining.both_sides import host, token_file
 from tests.support.discovery.joining.fake_engine import fake_engine
 

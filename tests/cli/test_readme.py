@@ -1,21 +1,15 @@
 """Every command in the README and in docs/ works as written."""
 
-import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call, add_run
-from tests.cli.test_run import Pipeline, pipeline
+from tests.support.cli.calls import Call
+from tests.support.cli.documentation import COMMANDS, README, REPOSITORY
+from tests.support.cli.runs import add_run
+from tests.support.cli.stand_in import Pipeline
 
-__all__ = ["pipeline"]
-REPOSITORY = Path(__file__).parents[2]
-COMMAND = re.compile(r"^ {4,}\.venv/bin/fleetune (.+?)(?: +#.*)?$", re.MULTILINE)
-README = COMMAND.findall((REPOSITORY / "README.md").read_text())
-COMMANDS = sorted(
-    {*README, *(c for page in (REPOSITORY / "docs").glob("*.md") for c in COMMAND.findall(page.read_text()))}
-)
 TRAINS_NOTHING = [
     command
     for command in COMMANDS

@@ -10,7 +10,8 @@ import pytest
 from fleetune import filesystem
 from fleetune.errors import Refused
 from flows import api
-from tests.cli.conftest import Call, add_run, files
+from tests.support.cli.calls import Call, files
+from tests.support.cli.runs import add_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "runs" / "demo.yaml"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fleetune import solving
 from fleetune.contracts import json_io
 from flows.cli.app import app
-from tests.cli.conftest import Call, document, files
+from tests.support.cli.calls import Call, document, files
 from tests.support.solving.hpp.instances import drawn
 from tests.support.solving.stand_in import KIND, solution
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import add_run
+from tests.support.cli.runs import add_run
 
 HEAVY = {
     *("torch", "transformers", "peft", "safetensors", "numpy", "scipy", "numba", "pandas", "pyarrow", "sklearn"),

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
 from flows.cli.app import app
-from tests.cli.conftest import Call, add_run, document
+from tests.support.cli.calls import Call, document
+from tests.support.cli.runs import add_run
 
 
 def test_no_runs(call: Call, root: Path) -> None:

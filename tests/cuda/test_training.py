@@ -17,12 +17,13 @@ from fleetune.planning.recompute import everywhere
 from fleetune.planning.revision import Reviser
 from fleetune.planning.strategy import Problem
 from tests.support.training.control_comparison import FP32, FP64, Comparison, beside_control
+from tests.support.training.control_runs import WHOLE, cut_run, request
+from tests.support.training.lanes import TRAINING, by_blocks, split
+from tests.support.training.listeners import killing
 from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.quantized_base import chats_ready
+from tests.support.training.recording import Recording
 from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
-from tests.training.test_control import WHOLE, cut_run, request
-from tests.training.test_lanes import TRAINING, by_blocks, split
-from tests.training.test_quantized_base import chats_ready
-from tests.training.test_recovery import Recording, killing
 
 GPU = "cuda:0"
 HALF = 5e-3

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from fleetune.data.fraction_settings import MEAN, STD, fraction_settings
 from fleetune.errors import Refused
-from tests.data.test_image_processor import model_folder, pictures, spec_for, stored
+from tests.support.data.image_processors import model_folder, pictures, spec_for, stored
 from tests.support.data.samples import prepared
 
 DINOV3 = {

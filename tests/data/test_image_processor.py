@@ -1,18 +1,15 @@
 """Images processed by the model's own image processor."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from transformers import AutoImageProcessor
 
-from fleetune.contracts.input_spec import InputSpec
-from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
-from tests.support.data.samples import json_lines, prepared, whole
+from tests.support.data.image_processors import model_folder, pictures, spec_for, stored
+from tests.support.data.samples import prepared, whole
 
 VIT = {
     "image_processor_type": "ViTImageProcessor",
@@ -32,36 +29,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "a share of the crop": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 16}},
 }
-
-
-def model_folder(folder: Path, settings: dict[str, Any]) -> Path:
-    """A folder with a preprocessor_config.json and nothing else."""
-    folder.mkdir()
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
-    return folder
-
-
-def spec_for(folder: Path | None, **changes: Any) -> InputSpec:
-    """Input specification of a model of colour images with that processor."""
-    return InputSpec(task="image-classification", image_processor=folder, **changes)
-
-
-def pictures(folder: Path) -> dict[str, Image.Image]:
-    """Twelve PNG files of different shapes and modes with a table of them, by file name."""
-    drawn, found = np.random.default_rng(3), {}
-    folder.mkdir()
-    for n in range(12):
-        mode, channels = (("RGB", 3), ("L", 0), ("RGBA", 4))[n % 3]
-        pixels = drawn.integers(0, 256, (18 + n, 30 - n, channels) if channels else (18 + n, 30 - n), dtype=np.uint8)
-        found[f"{n}.png"] = Image.fromarray(pixels, mode)
-        found[f"{n}.png"].save(folder / f"{n}.png")
-    json_lines(folder / "train.jsonl", [{"image": name, "label": n % 2} for n, name in enumerate(found)])
-    return found
-
-
-def stored(data: PreparedData) -> set[bytes]:
-    """Pixel bytes of every image of both splits."""
-    return {row.tobytes() for split in ("train", "test") for row in whole(data, split)["pixel_values"]}
 
 
 @pytest.mark.parametrize("case", SETTINGS)

@@ -18,7 +18,7 @@ from fleetune.data.prepared_data import PATCH_GRID, PATCH_MASK, PIXELS, Prepared
 from fleetune.data.unlabelled import asked_images
 from fleetune.errors import Refused
 from fleetune.evaluation.prediction import Predictor
-from tests.data.test_image_processor import model_folder, pictures, spec_for
+from tests.support.data.image_processors import model_folder, pictures, spec_for
 from tests.support.data.samples import prepared, whole
 
 SETTINGS = {"image_processor_type": "Siglip2ImageProcessor", "patch_size": 4, "max_num_patches": 20}

@@ -26,10 +26,9 @@ from fleetune.training import coordinator, returns, revisions
 from fleetune.training.checkpoints import trained_tensors
 from fleetune.training.task import TrainingTask
 from stages.reviser import reviser
-from tests.engine.test_pipeline import configured, fleet_of
-from tests.support.engine.pipelines import MODEL, Told, config, run
+from tests.support.engine.pipelines import MODEL, Told, config, configured, fleet_of, run
 from tests.support.engine.places import ignored
-from tests.training.test_returns import waiting_for
+from tests.support.training.listeners import waiting_for
 
 SAMPLES = 64
 FAST_LINKS = ("fleet.links.mbit_per_s=1000", "fleet.links.latency_s=0.0002")

@@ -10,9 +10,9 @@ import pytest
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.tokenization import encode, open_tokenizer
 from tests.support.engine.pipelines import PROCESSES, config, run
-from tests.support.training.planted import found_in, spellings, text_spellings
-from tests.whole.test_local_data import SECRET, source
-from tests.whole.test_pipeline import CONFIG
+from tests.support.training.planted import SECRET, found_in, spellings, text_spellings
+from tests.support.whole.pipelines import CONFIG
+from tests.support.whole.sources import source
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from fleetune.training.task import TrainingTask
 from stages.reviser import reviser
 from tests.support.engine.pipelines import Told, config, run
 from tests.support.engine.places import Note, ignored
+from tests.support.training.ends import assert_same_end
 from tests.support.training.runs import final_state
-from tests.training.test_lost_devices import assert_same_end
 
 ROUNDS, SAVED_AFTER, KILLED_AFTER = 8, 4, 6
 """A checkpoint is written beside the next round, and is there for certain after the one behind that."""

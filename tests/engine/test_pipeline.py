@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
@@ -23,18 +22,13 @@ from fleetune.launching.docker.sites import DockerSites
 from fleetune.launching.placement import FleetPlacement
 from fleetune.training import coordinator
 from fleetune.training.task import TrainingTask
-from tests.support.engine.pipelines import Told, config, run
+from tests.support.engine.pipelines import config, configured, fleet_of, run
 from tests.support.engine.places import ignored
 from tests.support.engine.second_engine import Second
 from tests.support.flows.service.client import command_of
 
 EDGE = Path(__file__).parents[2] / "configs" / "runs" / "edge-docker.yaml"
 REAPER = "fleetune.launching.docker.cleanup"
-
-
-def fleet_of(told: Told) -> Fleet:
-    """As it was found."""
-    return json_io.read(Fleet, told.store.folder("fleet", told.record.outputs["fleet"]) / "fleet.json")
 
 
 @pytest.mark.measures
@@ -146,11 +140,6 @@ def test_two_engines_train_together(tmp_path: Path, second: Second) -> None:
         "segment-0.safetensors",
         "segment-1.safetensors",
     }
-
-
-def configured(told: Told):  # type: ignore[no-untyped-def]
-    """The config it ran with."""
-    return told.record.config
 
 
 def _below(process: int) -> list[psutil.Process]:

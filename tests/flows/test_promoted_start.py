@@ -19,7 +19,7 @@ from flows.reevaluation import EvaluationRequest, reevaluation
 from flows.runner import Runner
 from flows.tracking import StageEvent
 from stages.catalog import EVALUATE, PREPARE
-from tests.flows.test_promotion import Nights, config
+from tests.support.flows.nights import Nights, config
 
 
 @pytest.fixture

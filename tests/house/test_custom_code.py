@@ -9,8 +9,8 @@ import pytest
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.source import configuration
-from tests.house.test_sizes import ROOT
 
+ROOT = Path(__file__).parents[2]
 LOADERS = {"from_pretrained", "from_config", "load_dataset"}
 NO_CODE = {"PeftModel"}
 """Takes a model that is loaded already, and no such argument."""

@@ -19,7 +19,7 @@ from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
 from fleetune.models.weights import WeightReader
-from tests.models.test_recorder import cut, run_cut
+from tests.support.models.cuts import cut, run_cut
 from tests.support.models.instances import CPU, Recorded, batch, recorded
 from tests.support.training.model_families import LANGUAGE, Family
 

@@ -20,7 +20,7 @@ from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from tests.models.test_attention_heads import FAMILIES, FOUR, HEADS, LORA
+from tests.support.models.head_families import FAMILIES, FOUR, HEADS, LORA
 from tests.support.models.instances import Recorded, batch, recorded
 from tests.support.models.plain_nf4 import nearest
 from tests.support.training.model_families import LANGUAGE, TEXT, Family

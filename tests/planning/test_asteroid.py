@@ -14,9 +14,8 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.hpp_problem import to_hpp_problem
 from fleetune.solving.hpp.solve import solve as solve_hpp
-from tests.planning.test_hpp_problem import jagged, names_of
 from tests.support.clock import fleets
-from tests.support.planning.instances import small, tiny
+from tests.support.planning.instances import jagged, names_of, small, tiny
 
 pytestmark = pytest.mark.usefixtures("short_walks")
 

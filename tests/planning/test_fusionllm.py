@@ -12,9 +12,8 @@ from fleetune.contracts.profile import Profile
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.strategies.fusionllm import placement_problem
-from tests.planning.test_golden import narrowing
 from tests.support.clock import fleets
-from tests.support.planning.instances import small
+from tests.support.planning.instances import narrowing, small
 
 
 def solved(problem: Problem) -> PlanResult:

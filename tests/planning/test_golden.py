@@ -6,9 +6,8 @@ import pytest
 
 from fleetune.drawing import plan_text
 from fleetune.planning import Problem, solve
-from tests.support.clock import fleets
 from tests.support.golden import same_as_golden
-from tests.support.planning.instances import scored, small
+from tests.support.planning.instances import narrowing, scored, small
 
 CASES = {
     "single": ("single", {}),
@@ -80,27 +79,4 @@ def lighter(problem: Problem) -> Problem:
         problem,
         fleet=replace(problem.fleet, devices=devices),
         profile=replace(problem.profile, units=tuple(units)),
-    )
-
-
-def narrowing() -> Problem:
-    """Eight micro-batches of 8 samples of four blocks of two units and a head, on two fast devices, two half as fast
-    with half of the memory, and a slow one; a byte takes a microsecond on every link."""
-    units = [
-        replace(
-            fleets.unit(name, param_bytes=500 * 4**block, activation_bytes=4000 // 2**block),
-            output_bytes=2000 // 2**block,
-            gradient_bytes=2000 // 2**block,
-        )
-        for block in range(4)
-        for name in (f"block.{block}.conv", f"block.{block}.norm")
-    ]
-    units.append(fleets.unit("head", param_bytes=20_000))
-    pace = {"fast-0": 0.001, "fast-1": 0.001, "half-0": 0.002, "half-1": 0.002, "slow": 0.02}
-    memory = {"fast-0": 400_000, "fast-1": 400_000, "half-0": 200_000, "half-1": 200_000, "slow": 400_000}
-    return Problem(
-        fleet=fleets.fleet(*(fleets.device(name, size) for name, size in memory.items())),
-        profile=fleets.profile(units, pace),
-        micro_batch_samples=8,
-        micro_batches=8,
     )

@@ -24,31 +24,9 @@ from fleetune.solving.hpp.instance import Instance
 from fleetune.solving.hpp.problem import Share, Solution
 from fleetune.solving.hpp.problem import Stage as SolutionStage
 from tests.support.clock import fleets
-from tests.support.planning.instances import small, tiny
+from tests.support.planning.instances import jagged, names_of, small, tiny
 
 PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def names_of(problem: Problem) -> list[str]:
-    """Names of all devices of the fleet."""
-    return [device.name for device in problem.fleet.devices]
-
-
-def jagged(problem: Problem, chance: random.Random) -> Problem:
-    """The same with times of odd fractions of nanoseconds, and links that cost processor time."""
-    half_ns = 0.5e-9
-
-    def rows(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(t * chance.random() + half_ns * chance.randrange(9) for t in row) for row in table)
-
-    times = tuple(replace(t, forward_s=rows(t.forward_s), backward_s=rows(t.backward_s)) for t in problem.profile.times)
-    devices = tuple(
-        replace(d, cores=chance.choice([0.3, 1.0, 1.5, 4.0]), link_cpu_s_per_byte=chance.choice([0.0, 1e-9, 1.7e-5]))
-        for d in problem.fleet.devices
-    )
-    return replace(
-        problem, fleet=replace(problem.fleet, devices=devices), profile=replace(problem.profile, times=times)
-    )
 
 
 def random_draft(posed: PosedProblem, chance: random.Random) -> Draft:

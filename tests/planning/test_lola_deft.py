@@ -15,19 +15,7 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.recompute import everywhere
 from tests.support.clock import fleets
-from tests.support.planning.instances import small
-
-
-def lora(trained: int = 100, **options: object) -> Problem:
-    """Two blocks of two units and a head, of which little is trained, on b, c and d; server a is idle."""
-    names = ["layer.0.query", "layer.0.output", "layer.1.query", "layer.1.output", "head"]
-    units = [replace(fleets.unit(name, param_bytes=10_000), trainable_bytes=trained) for name in names]
-    paces = {"a": 0.001, "b": 0.002, "c": 0.004, "d": 0.003}
-    return replace(
-        small(micro_batch_samples=4, micro_batches=2, **options),
-        fleet=fleets.fleet(*(fleets.device(name) for name in paces), bytes_per_s=1e4),
-        profile=fleets.profile(units, paces),
-    )
+from tests.support.planning.instances import lora
 
 
 def partly(problem: Problem) -> Problem:

@@ -15,9 +15,9 @@ from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.plan_result import segment, single_lane_plan
 from fleetune.planning.revision import heavy, light
-from tests.planning.test_every_strategy import PROPERTY, ready_for, solved
 from tests.support.clock import fleets
 from tests.support.planning.instances import needing, needy, scored, small
+from tests.support.planning.solutions import PROPERTY, ready_for, solved
 
 pytestmark = pytest.mark.usefixtures("short_walks")
 

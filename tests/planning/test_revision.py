@@ -26,9 +26,7 @@ from fleetune.planning.revision import (
     without_devices,
 )
 from fleetune.planning.segment_costs import Group, GroupCosts, SegmentCosts
-from tests.planning.test_lola_deft import lora
-from tests.planning.test_split_learning import five
-from tests.support.planning.instances import needy, scored, small, tiny
+from tests.support.planning.instances import five, lora, needy, scored, small, tiny
 
 
 def chain(problem: Problem, *segments: tuple[int, Group]) -> Plan:

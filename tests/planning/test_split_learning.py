@@ -13,19 +13,7 @@ from fleetune.planning import Problem, solve
 from fleetune.planning.revision import own
 from fleetune.planning.strategies.split_learning import SplitLearning
 from tests.support.clock import fleets
-from tests.support.planning.instances import small
-
-
-def five(micro_batches: int = 1, **options: object) -> Problem:
-    """Helpers h and i, clients x, y and z of different speed, six units; u2 may not be cut from u3."""
-    units = [fleets.unit(f"u{k}", cut_after=k != 2) for k in range(6)]
-    paces = {"h": 0.001, "i": 0.0015, "x": 0.004, "y": 0.006, "z": 0.009}
-    named = {"helpers": ["h", "i"], "cuts": ["u0", "u4"]}
-    return replace(
-        small(micro_batch_samples=4, micro_batches=micro_batches, **{**named, **options}),
-        fleet=fleets.fleet(*(fleets.device(name) for name in paces), bytes_per_s=1e5),
-        profile=fleets.profile(units, paces),
-    )
+from tests.support.planning.instances import five, small
 
 
 def solved(problem: Problem) -> PlanResult:

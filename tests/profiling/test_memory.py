@@ -33,9 +33,9 @@ from fleetune.profiling.task import ProfilingTask
 from fleetune.training.coordinator import train
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_command import WORKER
-from tests.profiling.test_unit_timing import costs
 from tests.support.models.instances import recorded
 from tests.support.profiling.instances import MODEL, measure_task, prepared
+from tests.support.profiling.unit_costs import costs
 from tests.support.training.model_families import BY_NAME
 
 FAMILY = BY_NAME["bert"]

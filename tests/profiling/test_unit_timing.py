@@ -3,7 +3,6 @@
 import json
 import time
 import weakref
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,48 +12,14 @@ import pytest
 import torch
 
 from fleetune.contracts import json_io
-from fleetune.models.segment import SegmentRunner
 from fleetune.profiling import measuring_process
 from fleetune.profiling import timing as module
-from fleetune.profiling.timing import (
-    WARM_PASSES,
-    PassLog,
-    TimedData,
-    TimingSettings,
-    UnitCost,
-    measure_units,
-    usual_times,
-)
-from tests.support.models.instances import Recorded, batch, recorded
+from fleetune.profiling.timing import WARM_PASSES, PassLog, TimedData, TimingSettings, measure_units, usual_times
+from tests.support.models.instances import batch, recorded
 from tests.support.preparation.instances import PreparedFolders
-from tests.support.profiling.instances import measure_task, prepared
+from tests.support.profiling.instances import FAMILY, measure_task, prepared
+from tests.support.profiling.unit_costs import SIZES, costs, loader
 from tests.support.training.model_families import BY_NAME
-
-SIZES = (1, 2, 4)
-FAMILY = BY_NAME["bert"]
-
-
-def loader(ready: Recorded) -> Callable[[list[str]], dict[str, SegmentRunner]]:
-    """A function that loads units with weights, in training mode."""
-
-    def load(units: list[str]) -> dict[str, SegmentRunner]:
-        made = {unit: ready.segment((unit,)) for unit in units}
-        for segment in made.values():
-            segment.train()
-        return made
-
-    return load
-
-
-def costs(ready: Recorded, windows: list[list[str]], log: PassLog | None = None, **effort: Any) -> dict[str, UnitCost]:
-    """All results of measure_units; passes are added to `log`."""
-
-    def inputs(size: int) -> dict[int, Any]:
-        rows = batch(FAMILY, size)
-        return {number: rows[name] for name, number in ready.graph.inputs.items()}
-
-    settings, data = TimingSettings(batch_sizes=SIZES, passes=2, **effort), TimedData(inputs=inputs)
-    return dict(measure_units(ready.graph, windows, loader(ready), data, settings, log or PassLog()))
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "resnet"])

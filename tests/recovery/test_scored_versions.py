@@ -6,7 +6,7 @@ from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor
 from fleetune.recovery.holdings import Version
 from fleetune.recovery.state import ENDED, FINISHING, RUNNING, SCORING, State
-from tests.recovery.test_conductor import conductor, prepared, running, tell
+from tests.support.recovery.conductors import conductor, prepared, running, tell
 
 
 def scored(rules: Conductor) -> tuple[State, list[p.Command], Version]:

@@ -9,7 +9,7 @@ import pytest
 
 from fleetune.errors import Refused
 from fleetune.store import KeyRecord, Store
-from tests.store.conftest import Make
+from tests.support.store.folders import Make
 from tests.support.store.kill_at_every_step import put_and_keep
 
 KEY = "k" * 32

@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from fleetune.errors import TryAgain
 from fleetune.store import Store, partial_files
-from tests.store.conftest import Make
+from tests.support.store.folders import Make
 
 KEY = "0" * 32
 

@@ -7,32 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
-from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused, TryAgain
-from fleetune.store import Lock, RunRecord, StageRecord, Store
+from fleetune.store import Lock, Store
 from fleetune.store.garbage import remove_old_runs
 from fleetune.store.lock import is_held
-
-CONFIG = RunConfig(
-    name="small",
-    model=ModelRequest(task="causal-lm", source="somewhere"),
-    data=DataRequest(source="digits"),
-    training=TrainingRequest(rounds=1),
-)
-
-
-def a_run(name: str, started: str, state: str = "done") -> RunRecord:
-    """A run record with one stage."""
-    return RunRecord(
-        id=name,
-        config=CONFIG,
-        seed=0,
-        code_version="1",
-        state=state,
-        started=started,
-        stages=(StageRecord(stage="plan", outputs={"plan": "b0" * 16}),),
-    )
+from tests.support.store.run_records import CONFIG, a_run
 
 
 def test_runs_are_listed_newest_first(store: Store) -> None:

@@ -10,8 +10,8 @@ import pytest
 from fleetune.errors import Refused
 from fleetune.store import Store
 from fleetune.store.manifest import FileEntry, content_digest
-from tests.store.conftest import Make
-from tests.store.test_runs import a_run
+from tests.support.store.folders import Make
+from tests.support.store.run_records import a_run
 
 CONTENT, SHA = b"evil", hashlib.sha256(b"evil").hexdigest()
 DIGEST = "d0" * 16

@@ -8,6 +8,7 @@ import pytest
 
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete
 from fleetune.training.commit_log import (
@@ -21,7 +22,10 @@ from fleetune.training.commit_log import (
 )
 from fleetune.training.task import TrainingTask
 from tests.support.clock import fleets
-from tests.training.test_recovery import TRAINING
+
+TRAINING = TrainingRequest(
+    rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=3
+)
 
 
 def committed(round: int) -> RoundMetrics:

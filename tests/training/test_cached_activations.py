@@ -19,10 +19,10 @@ from fleetune.models.graph import parse_graph
 from fleetune.preparation.prepare import prepare
 from tests.support.preparation.instances import PreparedFolders, preparation_task
 from tests.support.training.control_comparison import FP32, FP64, Comparison, difference, whole_model
+from tests.support.training.control_runs import cut_run, request
 from tests.support.training.model_families import BY_NAME, TEXT, data_request, model_request
 from tests.support.training.runs import Prepared, plan, prepared
 from tests.support.training.unsplit_training import Control, Order, train_unsplit
-from tests.training.test_control import cut_run, request
 
 FROZEN = {
     "bert": ("bert.embeddings", r"bert\.encoder\.layer\.0\."),

@@ -12,11 +12,9 @@ from fleetune.models.loss import count_targets, loss_sum
 from tests.support.data.chat_samples import CHATML, chats
 from tests.support.data.samples import json_lines
 from tests.support.training.control_comparison import FP64, beside_control, whole_model
-from tests.support.training.model_families import ENCODER
+from tests.support.training.control_runs import WHOLE, cut_run
+from tests.support.training.model_families import QWEN3
 from tests.support.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, plan, prepared
-from tests.training.test_control import WHOLE, cut_run
-
-QWEN3 = {"model_type": "qwen3", "num_key_value_heads": 1, "head_dim": 16, **ENCODER}
 
 
 def micro_batch_means(ready: Prepared) -> list[float]:

@@ -6,23 +6,14 @@ rounding (see control_comparison).
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import Lora
-from fleetune.contracts.training_request import TrainingRequest
 from fleetune.planning.recompute import everywhere
-from tests.support.training.control_comparison import (
-    FP32,
-    FP64,
-    Comparison,
-    beside_control,
-    has_batch_norm,
-    whole_model,
-)
+from tests.support.training.control_comparison import FP32, FP64, beside_control, whole_model
+from tests.support.training.control_runs import WHOLE, compared, cut_run, request
 from tests.support.training.model_families import (
     BY_NAME,
     ENCODER,
@@ -34,8 +25,7 @@ from tests.support.training.model_families import (
     data_request,
     model_request,
 )
-from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan
-from tests.support.training.unsplit_training import Control
+from tests.support.training.runs import final_state, plan, prepared
 
 MASK = "dinov2.embeddings.mask_token"
 DINO = Family(
@@ -49,36 +39,7 @@ ROTATED = Family(
     "llama4", LANGUAGE,
     {"model_type": "llama4_text", **ENCODER, **EXPERTS, "head_dim": 16, "intermediate_size_mlp": 64},
 )  # fmt: skip
-WHOLE = [(0, 8)]
-UNEVEN = [(0, 3), (3, 8)]
 TIED = {"gpt2"}  # its embedding is its head: their gradients are added in another order than autograd's
-
-
-def compared(
-    ready: Prepared, cuts: list[int], shares: list[list[int]], training: TrainingRequest, folder: Path
-) -> Comparison:
-    """Train both ways and compare. Batch norms of the control see the plan's shards."""
-    shards = UNEVEN if all(s == [3, 5] for s in shares) and has_batch_norm(ready) else WHOLE
-    run = cut_run(ready, plan(ready.units, cuts, shares), training, folder)
-    return beside_control(ready, run, training, shards)
-
-
-def cut_run(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> Control:
-    """Return the losses and the state of a partitioned run."""
-    metrics = run_plan(ready, made, training, folder, **changes)
-    return Control([round.loss for round in metrics.rounds], final_state(folder))
-
-
-def request(family: Family | None = None, **changes: object) -> TrainingRequest:
-    """Return a request for 20 rounds of 3 micro-batches of 8; for 4 rounds of the model of real size."""
-    settings = {
-        "rounds": 4 if family is MINILM else 20,
-        "batch_samples": 24,
-        "micro_batch_samples": 8,
-        "learning_rate": 1e-3,
-        **changes,
-    }
-    return TrainingRequest(**settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from fleetune.contracts.plan import Plan
 from fleetune.launching import ProcessLauncher
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.training.dry_worker import DryLauncher
+from tests.support.training.lanes import TRAINING, by_blocks
 from tests.support.training.runs import Prepared, final_state, plan, run_plan
-from tests.training.test_lanes import TRAINING, by_blocks
 
 LEARNING = replace(TRAINING, rounds=3, weight_decay=0.0)
 

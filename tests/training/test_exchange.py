@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import torch
 from fleetune.contracts import link_frames
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
 from fleetune.errors import Refused
-from fleetune.links.authentication import new_key_pair
 from fleetune.links.buffer import ALIGNMENT_BYTES
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
@@ -21,28 +20,9 @@ from fleetune.recovery.holdings import Attempt
 from fleetune.training.exchange import Aborted, Exchange, Stopped, TransferKey
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
 from fleetune.training.pieces import join_pieces, split_into_pieces
+from tests.support.training.endpoints import COORDINATOR, NAMES, PATIENCE_S, connected
 
-COORDINATOR = "coordinator"
-NAMES = (COORDINATOR, "a", "b", "c", "d", "e")
-KEYS = {name: new_key_pair() for name in NAMES}
-PATIENCE_S = 30.0
 Work = Callable[[str, Exchange], Any]
-
-
-@contextmanager
-def connected(names: Sequence[str], listen: Listen | None = None) -> Iterator[dict[str, Endpoint]]:
-    """Open endpoints of one run, each connected to all others."""
-    public = {name: KEYS[name].public for name in names}
-    with ExitStack() as stack:
-        ends = {
-            name: stack.enter_context(Endpoint(name, KEYS[name], public, run="r", listen=listen, note=lambda _: None))
-            for name in names
-        }
-        for name, end in ends.items():
-            for other in names:
-                if other != name:
-                    end.connect(other, ends[other].address, public[other])
-        yield ends
 
 
 def together(names: Sequence[str], work: Work, listen: Listen | None = None) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job
 from fleetune.training.checkpoints import checkpoint_folder, newest_complete
+from tests.support.training.recording import Recording
 from tests.support.training.runs import Prepared, plan, run_plan
-from tests.training.test_recovery import Recording
 
 TRAINING = TrainingRequest(
     rounds=6, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=2

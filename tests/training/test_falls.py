@@ -26,7 +26,7 @@ from fleetune.contracts.plan import Backup, LinkUse, Plan
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import TryAgain
-from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.launching import Command, Job
 from fleetune.monitoring import follow
 from fleetune.monitoring.event_summary import EventSummary
 from fleetune.planning.revision import Reviser
@@ -58,8 +58,8 @@ from flows.chaos.rehearsal import named
 from flows.chaos.schedule import CoordinatorEnd, Schedule
 from flows.chaos.training import SCHEDULE
 from tests.support.training.model_families import BY_NAME, data_request, model_request
-from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
-from tests.training.test_stop import stage_task
+from tests.support.training.recording import Recording
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, stage_task, training_task
 
 ROUNDS = 5
 TRAINING = TrainingRequest(
@@ -108,18 +108,6 @@ def backed_up(made: Plan) -> Plan:
     """The plan, with what d2 alone holds on d0, and the group's on d2."""
     backups = (Backup(lane="main", segment=0, holder="d2"), Backup(lane="main", segment=1, holder="d0"))
     return replace(made, backup_every_rounds=1, backups=backups)
-
-
-class Recording:
-    """A launcher that records its jobs."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def start(self, command: Command) -> Job:
-        """Start a command."""
-        self.jobs.append(ProcessLauncher().start(command))
-        return self.jobs[-1]
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ from tests.support.clock import fleets
 from tests.support.codecs.single_process import Residuals, across_cut
 from tests.support.planning.instances import small
 from tests.support.training.control_comparison import difference, whole_model
+from tests.support.training.control_runs import WHOLE
+from tests.support.training.ends import assert_same_bits
+from tests.support.training.listeners import StopAfter
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.runs import MICRO_BATCHES, final_state, plan, prepared, run_plan
 from tests.support.training.unsplit_training import Control, Order, train_unsplit
-from tests.training.test_control import WHOLE
-from tests.training.test_stop import StopAfter, assert_same_end
 
 TRAINING = TrainingRequest(
     rounds=6, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=99
@@ -63,7 +64,7 @@ def test_feedback_equals_one_process_and_goes_on_after_a_stop_in_every_bit(tmp_p
     with pytest.raises(TryAgain, match="^ended after round 3 of 6, with a checkpoint of it"):
         run_plan(ready, made, TRAINING, tmp_path / "cut", stop=stop, progress=stop.listen)
     assert run_plan(ready, made, TRAINING, tmp_path / "cut").resumed_from_round == 3
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_every_sender_with_feedback_writes_what_it_has_lost(tmp_path: Path) -> None:

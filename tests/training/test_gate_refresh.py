@@ -20,15 +20,17 @@ from fleetune.training.decisions import Decisions
 from fleetune.training.gate_refresh import GateRefresh
 from tests.support.clock import fleets
 from tests.support.training.control_comparison import FP64, difference, whole_model
+from tests.support.training.ends import assert_same_bits
+from tests.support.training.gates import GATES, gate, gates_of_bert
 from tests.support.training.lane_training import LaneModel, train_lane
+from tests.support.training.lanes import TRAINING
+from tests.support.training.listeners import StopAfter
+from tests.support.training.lossy_plans import reviser_of
+from tests.support.training.lost_lanes import TRAINING as LOSING
+from tests.support.training.lost_lanes import losing
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
 from tests.support.training.unsplit_training import Control
-from tests.training.test_lanes import GATES, TRAINING, gates_of_bert
-from tests.training.test_lost_lanes import TRAINING as LOSING
-from tests.training.test_lost_lanes import losing
-from tests.training.test_lost_lossy_plans import gate, reviser_of
-from tests.training.test_stop import StopAfter, assert_same_end
 
 NAMES = [f"bert.encoder.layer.{name}" for name in GATES]
 Scores = dict[str, HeadScores]
@@ -208,7 +210,7 @@ def test_a_stopped_training_goes_on_with_the_gates_that_it_had_chosen(ready: Pre
         run_plan(ready, made, training, tmp_path / "cut", stop=stop, progress=stop.listen, choose_gates=by_fisher)
     measured_again = {"choose_gates": by_fisher, "latency_s": 2e-4}
     assert run_plan(ready, made, training, tmp_path / "cut", **measured_again).resumed_from_round == 4
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.slow

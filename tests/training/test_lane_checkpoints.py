@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fleetune.errors import TryAgain
+from tests.support.training.lanes import TRAINING, ready_for, split
+from tests.support.training.listeners import StopAfter
 from tests.support.training.runs import plan, run_plan
-from tests.training.test_lanes import TRAINING, ready_for, split
-from tests.training.test_stop import StopAfter
 
 
 @pytest.mark.slow

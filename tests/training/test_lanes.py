@@ -6,110 +6,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from fleetune.clock import Clock
-from fleetune.contracts.plan import DeviceOrder, Gate, Lane, LinkUse, Plan, Segment, Share
-from fleetune.contracts.profile import Profile
+from fleetune.contracts.plan import LinkUse
 from fleetune.contracts.run_config import Lora
-from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import TryAgain
 from fleetune.training import loss_scale
 from tests.support.codecs.single_process import across_cut
 from tests.support.training import plain_half
-from tests.support.training.control_comparison import (
-    FP32,
-    FP64,
-    Comparison,
-    Difference,
-    beside_control,
-    difference,
-    whole_model,
+from tests.support.training.control_comparison import FP32, FP64, Comparison, beside_control, difference, whole_model
+from tests.support.training.control_runs import WHOLE, cut_run
+from tests.support.training.ends import assert_same_bits
+from tests.support.training.gates import gates_of_bert, masked
+from tests.support.training.lane_training import lane_models, train_by_blocks, train_federated, train_lane
+from tests.support.training.lanes import (
+    LORA,
+    TRAINING,
+    beside,
+    by_blocks,
+    control_by_blocks,
+    parameters_of,
+    ready_for,
+    sized,
+    split,
 )
-from tests.support.training.lane_training import LaneModel, lane_models, train_by_blocks, train_federated, train_lane
+from tests.support.training.listeners import StopAfter
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.plain_half import compute_in_half
-from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
+from tests.support.training.runs import final_state, plan, prepared, run_plan, training_task
 from tests.support.training.small_parts_worker import SmallPartsLauncher
 from tests.support.training.unsplit_training import Control, Order, train_unsplit
-from tests.training.test_control import WHOLE, cut_run
-from tests.training.test_stop import StopAfter, assert_same_end
-
-TRAINING = TrainingRequest(
-    rounds=7, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, weight_decay=0.1, optimizer="adamw"
-)
-LORA = Lora(r=4, alpha=8, dropout=0.1, targets=("query", "value"))
-
-
-def segment(units: tuple[str, ...], device: str, trains: tuple[str, ...] = ()) -> Segment:
-    """Return a segment of one device."""
-    return Segment(units=units, shares=(Share(device=device, samples=8),), warmup=3, trains=trains)
-
-
-def lanes_plan(lanes: list[Lane], **changes: object) -> Plan:
-    """Return a plan of these lanes."""
-    return Plan(strategy="test", micro_batch_samples=8, micro_batches=3, lanes=tuple(lanes), **changes)  # type: ignore[arg-type]
-
-
-def by_blocks(ready: Prepared, cuts: list[int]) -> Plan:
-    """Return LoLa-DEFT's plan: every device runs the whole model and trains the units between two cuts."""
-    borders = [0, *cuts, len(ready.units)]
-    lanes = [
-        Lane(name=f"block-{k}", segments=(segment(ready.units, f"d{k}", ready.units[a:b]),))
-        for k, (a, b) in enumerate(zip(borders, borders[1:], strict=False))
-    ]
-    links = tuple(LinkUse(source=f"d{k}", target="s", share=0.5) for k in range(len(lanes)))
-    return lanes_plan(lanes, collector="s", links=links)
-
-
-def split(
-    ready: Prepared,
-    clients: str,
-    helper: str = "h",
-    every: int = 3,
-    fewer: dict[str, int] | None = None,
-    rounds: dict[str, int] | None = None,
-) -> Plan:
-    """Return a plan of split learning: clients keep both ends, one helper runs the middle of each.
-
-    fewer: client -> its micro-batches, if it has fewer than 3. rounds: client -> its steps between averages, if fewer.
-    """
-    less, steps = fewer or {}, rounds or {}
-    first, second = 1, len(ready.units) - 1
-    parts = (ready.units[:first], ready.units[first:second], ready.units[second:])
-    lanes = [
-        Lane(
-            name=c,
-            segments=(segment(parts[0], c), segment(parts[1], helper), segment(parts[2], c)),
-            micro_batches=less.get(c, 0),
-            rounds=steps.get(c, 0),
-        )
-        for c in clients
-    ]
-    orders = []
-    for c in clients:
-        every_one = range(less.get(c, 3))
-        letters = [*((0, "F", m) for m in every_one), *((2, x, m) for m in every_one for x in "FB")]
-        letters += [(0, "B", m) for m in every_one]
-        orders.append(DeviceOrder(device=c, actions=tuple(f"{c}/{i}{x}{m}" for i, x, m in letters)))
-    middle = tuple(f"{c}/1{x}{m}" for x in "FB" for c in clients for m in range(less.get(c, 3)))
-    orders.append(DeviceOrder(device=helper, actions=middle))
-    return lanes_plan(lanes, order=tuple(orders), average_every_rounds=every)
-
-
-def ready_for(folder: Path, name: str = "bert", *, lora: Lora | None = None, **changes: Any) -> Prepared:
-    """Return a tiny model with dropout, and data."""
-    family = BY_NAME[name]
-    model = model_request(family, dropout=True, lora=lora, **changes)
-    return prepared(model, data_request(family, folder), folder)
-
-
-def beside(ready: Prepared, folder: Path, made: Plan, control: Control, **changes: Any) -> Difference:
-    """Train by the plan, with changes of the training's task, and compare with its control."""
-    metrics = run_plan(ready, made, TRAINING, folder, **changes)
-    return difference(ready, Control([r.loss for r in metrics.rounds], final_state(folder)), control)
 
 
 @pytest.mark.slow
@@ -120,8 +47,8 @@ def test_a_round_of_blocks_is_one_step_with_each_blocks_gradient_from_its_device
     """LoLa-DEFT: backward passes end at the block, gradients go to the collector, which steps: all bits agree."""
     ready = ready_for(tmp_path, lora=lora)
     made = by_blocks(ready, [2])
-    names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
-    found = beside(ready, tmp_path, made, _blocks(ready, made, names))
+    names = [parameters_of(ready, lane.segments[0].trains) for lane in made.lanes]
+    found = beside(ready, tmp_path, made, control_by_blocks(ready, made, names))
     assert found.bitwise, found
 
 
@@ -137,9 +64,9 @@ def test_a_weight_that_blocks_share_learns_from_the_lower_blocks_device(tmp_path
     )
     lanes = tuple(replace(lane, segments=(each,)) for lane, each in zip(made.lanes, dealt, strict=True))
     made = replace(made, lanes=lanes)
-    names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
+    names = [parameters_of(ready, lane.segments[0].trains) for lane in made.lanes]
     assert "transformer.wte.weight" in names[0] and sum(map(len, names)) == len(set.union(*names))
-    found = beside(ready, tmp_path, made, _blocks(ready, made, names))
+    found = beside(ready, tmp_path, made, control_by_blocks(ready, made, names))
     assert max(found.loss, found.tensor, found.logits) < FP32, found
 
 
@@ -152,7 +79,7 @@ def test_blocks_dealt_anew_are_trained_by_their_new_devices_and_a_resumed_traini
     """
     ready = ready_for(tmp_path)
     made = replace(by_blocks(ready, [2]), replan_every_rounds=2)
-    names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
+    names = [parameters_of(ready, lane.segments[0].trains) for lane in made.lanes]
 
     def measured(round: int, busy: Mapping[str, float]) -> Mapping[str, float]:
         assert set(busy) == {"d0", "d1"}
@@ -172,7 +99,7 @@ def test_blocks_dealt_anew_are_trained_by_their_new_devices_and_a_resumed_traini
         run_plan(ready, made, TRAINING, tmp_path / "cut", measured_busy=measured, stop=stop, progress=stop.listen)
     again = run_plan(ready, made, TRAINING, tmp_path / "cut", measured_busy=measured)
     assert again.resumed_from_round == 4 and [r.moves for r in again.rounds] == [r.moves for r in metrics.rounds]
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.slow
@@ -240,17 +167,6 @@ def test_an_average_in_many_parts_is_the_average(tmp_path: Path) -> None:
     run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
     found = difference(ready, run, train_federated(lane_models(ready, whole_model(ready), made), TRAINING))
     assert max(found.loss, found.tensor, found.logits) < FP64, found
-
-
-def sized(ready: Prepared, profile: Profile) -> Profile:
-    """Return a profile whose units have the model's own bytes of trained parameters, and AdamW's two moments."""
-    named = [(n, p.numel() * p.element_size()) for n, p in whole_model(ready).named_parameters() if p.requires_grad]
-    units = []
-    for unit in profile.units:
-        size = sum(n_bytes for name, n_bytes in named if name.startswith(f"{unit.name}."))
-        units.append(replace(unit, param_bytes=size, trainable_bytes=size))
-    assert sum(unit.trainable_bytes for unit in units) == sum(n_bytes for _, n_bytes in named)
-    return replace(profile, units=tuple(units), optimizer_bytes_per_param_byte=2.0)
 
 
 @pytest.mark.slow
@@ -343,10 +259,7 @@ def test_a_stopped_training_of_lanes_loses_no_committed_round(kind: str, tmp_pat
     with pytest.raises(TryAgain, match="^ended after round 4 of 7, with a checkpoint of it"):
         run_plan(ready, made, training, tmp_path / "cut", stop=stop, progress=stop.listen)
     assert run_plan(ready, made, training, tmp_path / "cut").resumed_from_round == 4
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
-
-
-GATES = {"0#0": "121", "0#1": "312", "1#0": "133", "1#1": "222"}
+    assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.slow
@@ -359,44 +272,3 @@ def test_gates_are_the_same_model_with_masked_heads_and_detached_contributions(c
     chain = plan(ready.units, cuts, [[8]] * (len(cuts) + 1))
     found = beside(ready, tmp_path, replace(chain, gates=gates_of_bert()), train_lane(masked(ready, chain), TRAINING))
     assert max(found.loss, found.tensor, found.logits) < FP64, found
-
-
-def gates_of_bert() -> tuple[Gate, ...]:
-    """GATES of its subnets."""
-    return tuple(Gate(subnet=f"bert.encoder.layer.{name}", operations=row) for name, row in GATES.items())
-
-
-def masked(ready: Prepared, chain: Plan) -> LaneModel:
-    """The whole BERT with the heads of GATES masked."""
-    lane = LaneModel(ready, whole_model(ready), chain, 0)
-    for block in (0, 1):
-        rows = [GATES[f"{block}#{head}"] for head in (0, 1)]
-        for name in ("attention.output.dense", "output.dense"):
-            mask_heads(lane, lane.model.get_submodule(f"bert.encoder.layer.{block}.{name}"), rows)
-    return lane
-
-
-def mask_heads(lane: LaneModel, layer: nn.Module, rows: list[str]) -> None:
-    """Let a layer that sums over heads read only full heads; what it makes of forward-only ones is a constant."""
-
-    def forward(given: torch.Tensor) -> torch.Tensor:
-        weight, bias = layer.weight, layer.bias  # in mixed precision, what stands in for the parameters
-        parts = torch.tensor_split(torch.arange(given.shape[-1]), len(rows))
-        masks = {operation: torch.zeros(given.shape[-1], dtype=given.dtype) for operation in "123"}
-        for part, row in zip(parts, rows, strict=True):
-            masks[row[lane.here["micro_batch"]]][part] = 1
-        once = nn.functional.linear(given * masks["2"], weight).detach()  # type: ignore[arg-type]
-        return nn.functional.linear(given * masks["1"], weight, bias) + once  # type: ignore[arg-type]
-
-    layer.forward = forward  # type: ignore[method-assign]
-
-
-def _blocks(ready: Prepared, made: Plan, names: list[set[str]]) -> Control:
-    whole = whole_model(ready)
-    return train_by_blocks(lane_models(ready, whole, made), whole, TRAINING, names)
-
-
-def _parameters(ready: Prepared, units: tuple[str, ...]) -> set[str]:
-    """Return the names of the trained parameters of these units."""
-    named = ((n, p) for n, p in whole_model(ready).named_parameters() if p.requires_grad)
-    return {n for n, _ in named if any(n.startswith(f"{unit}.") for unit in units)}

@@ -29,7 +29,7 @@ from fleetune.training.liveness import (
 )
 from tests.support.links.ends import until
 from tests.support.monitoring.hand_clock import HandClock
-from tests.training.test_exchange import COORDINATOR, PATIENCE_S, connected
+from tests.support.training.endpoints import COORDINATOR, PATIENCE_S, connected
 
 VALUES = {
     "round": 0,

@@ -3,7 +3,6 @@
 Devices are processes; each reads a folder that no other worker is told of.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,50 +11,26 @@ import numpy as np
 import pytest
 import torch
 
-from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import IDS, LABELS, PIXELS, PreparedData, batch_indices
-from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused, TryAgain
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint
-from fleetune.models.source import input_spec
 from fleetune.training.batches import lane_seed
 from fleetune.training.coordinator import train
 from fleetune.training.exchange import Exchange, TransferKey
 from fleetune.training.parcels import StoredParcels
 from fleetune.training.task import DeviceData
+from tests.support.training.away_launcher import AwayLauncher
 from tests.support.training.control_comparison import FP64, whole_model
 from tests.support.training.lane_training import lane_models, train_by_blocks, train_federated
-from tests.support.training.model_families import BY_NAME, TEXT, data_request, model_request
-from tests.support.training.planted import DTYPES, found_in, spellings, text_spellings
+from tests.support.training.lanes import LORA, TRAINING, beside, by_blocks, ready_for, split
+from tests.support.training.listeners import StopAfter
+from tests.support.training.local_data import own_data
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.planted import DTYPES, SECRET, found_in, spellings, text_spellings
 from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, training_task
 from tests.support.training.tapped_worker import FileTap, TappedLauncher
-from tests.training.test_lanes import LORA, TRAINING, beside, by_blocks, ready_for, split
-from tests.training.test_parcels import AwayLauncher
-from tests.training.test_stop import StopAfter
-
-SECRET = "Zq#7Kv!wXj@3pRu9"
-WORDS = ("alpha", "beta", "gamma")
-
-
-def own_data(ready: Prepared, folder: Path, counts: Mapping[str, int]) -> dict[str, DeviceData]:
-    """Prepare that many training samples for each device, in a folder of its own; texts hold SECRET and the device."""
-    found = {}
-    for number, (device, count) in enumerate(counts.items()):
-        place = folder / "devices" / device
-        place.mkdir(parents=True)
-        if ready.model.task == TEXT:
-            rows = [{"text": f"{SECRET}{device}{k}", "label": WORDS[k * k % 3]} for k in range(count + 3)]
-            (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-            request = DataRequest(source=str(place / "rows.jsonl"), max_length=24, test_fraction=2.9 / (count + 3))
-        else:
-            request = DataRequest(source="digits", train_samples=count, test_samples=2)
-        spec: InputSpec = input_spec(ready.model)
-        prepare_data(request, spec, place / "data", 11 + number)
-        found[device] = DeviceData(folder=place / "data", samples=PreparedData(place / "data").size("train"))
-    return found
 
 
 @pytest.mark.slow

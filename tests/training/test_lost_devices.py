@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 import torch
@@ -15,31 +14,18 @@ from fleetune.clock import Clock
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Backup, Plan, PlanResult
-from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
-from fleetune.launching import Launcher
 from fleetune.monitoring import follow
 from fleetune.monitoring.event_summary import EventSummary
 from fleetune.monitoring.stragglers import ROUNDS as OBSERVED
 from fleetune.planning.revision import Reviser, around
 from fleetune.planning.strategy import Problem
-from fleetune.training.commit_log import read_commits
-from fleetune.training.faults import BACKWARD, KILL, Fault, FaultyLauncher
 from fleetune.training.measurements import busy_s
+from tests.support.training.ends import assert_same_end
+from tests.support.training.listeners import killing
+from tests.support.training.lost_devices import ROUNDS, TRAINING, losing, trained
+from tests.support.training.recording import Recording
 from tests.support.training.runs import Prepared, final_state, plan, run_plan, training_task
-from tests.training.test_recovery import Recording, killing
-
-ROUNDS = 6
-TRAINING = TrainingRequest(
-    rounds=ROUNDS,
-    batch_samples=24,
-    micro_batch_samples=8,
-    learning_rate=1e-3,
-    schedule="cosine",
-    checkpoint_every_rounds=3,
-)
-TOLERANCE = 1e-5
-"""Relative distance of a tensor that other orders of addition may lead to (`design.md`, the control set)."""
 
 
 @pytest.fixture(scope="module")
@@ -54,43 +40,6 @@ def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     folder = tmp_path_factory.mktemp("whole")
     run_plan(ready, plan(ready.units, [], [[8]]), TRAINING, folder)
     return final_state(folder)
-
-
-def losing(
-    ready: Prepared, made: Plan, folder: Path, after: int, device: int, training: TrainingRequest = TRAINING
-) -> EventSummary:
-    """Train, and lose a device in its backward of round `after`, which is not committed then; return what happened."""
-    launcher = Recording()
-    fault = Fault(number=0, device=f"d{device}", kind=KILL, point=BACKWARD, round=after)
-    return trained(ready, made, folder, training, launcher, FaultyLauncher(launcher, (fault,), folder / "marks"))
-
-
-def trained(
-    ready: Prepared,
-    made: Plan,
-    folder: Path,
-    training: TrainingRequest,
-    recording: Recording,
-    launcher: Launcher,
-    **changes: Any,
-) -> EventSummary:
-    """Train, planning anew after losses; return what happened. recording: the launcher that starts the processes."""
-    task = training_task(ready, made, training, folder)
-    reviser = Reviser(problem=Problem.of(task.plan, task.fleet, task.profile, ready.seed))
-    metrics = run_plan(ready, made, training, folder, launcher=launcher, revise=reviser, **changes)
-    assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), "every round is committed once"
-    assert [each.round for each in read_commits(folder / "work" / "commits.jsonl")] == list(range(ROUNDS))
-    assert all(job.poll() is not None for job in recording.jobs), "no process is left"
-    return follow(folder / "output" / "metrics" / "events.jsonl", lambda *_: None, alive=lambda: False)
-
-
-def assert_same_end(whole: dict[str, torch.Tensor], folder: Path) -> None:
-    """Every tensor is that of a training without a loss, but for the rounding of another order of additions."""
-    found = final_state(folder)
-    assert found.keys() == whole.keys()
-    for name, tensor in whole.items():
-        distance = float((tensor.double() - found[name].double()).norm())
-        assert distance <= TOLERANCE * max(1.0, float(tensor.double().norm())), (name, distance)
 
 
 def told(found: EventSummary) -> list[str]:

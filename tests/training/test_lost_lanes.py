@@ -3,35 +3,25 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch import nn
 
 from fleetune.clock import Clock
-from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import DeviceOrder, Lane, Plan, PlanResult, Share
-from fleetune.contracts.training_request import TrainingRequest
 from fleetune.monitoring.stragglers import ROUNDS as OBSERVED
-from fleetune.planning.revision import Reviser, around
-from fleetune.planning.strategy import Problem
+from fleetune.planning.revision import around
 from fleetune.training.measurements import busy_s
 from fleetune.training.revisions import Revisions
 from tests.support.training.control_comparison import FP64, difference, whole_model
 from tests.support.training.dying_worker import DyingLauncher
+from tests.support.training.ends import assert_same_end
 from tests.support.training.lane_training import LaneModel, lane_models, optimizer_of, train_federated
+from tests.support.training.lanes import by_blocks, ready_for, split
+from tests.support.training.local_data import own_data
+from tests.support.training.lost_lanes import ROUNDS, TRAINING, losing, reviser_of
 from tests.support.training.runs import Prepared, final_state, run_plan, training_task
 from tests.support.training.unsplit_training import Control
-from tests.training.test_lanes import by_blocks, ready_for, sized, split
-from tests.training.test_local_data import own_data
-from tests.training.test_lost_devices import assert_same_end
-from tests.training.test_recovery import Recording, killing
-
-ROUNDS = 6
-TRAINING = TrainingRequest(
-    rounds=ROUNDS, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=3
-)
-GREEDY = {"method": "balanced-greedy"}
 
 
 @pytest.fixture(scope="module")
@@ -56,31 +46,6 @@ def learning(
         own = tuple(a for a in middle_order.actions if helpers.get(a.split("/")[0], "h") == helper)
         orders.append(DeviceOrder(device=helper, actions=own))
     return replace(made, lanes=tuple(lanes), order=tuple(orders))
-
-
-def reviser_of(ready: Prepared, made: Plan, folder: Path, **options: Any) -> Reviser:
-    """Return what plans for the devices that are left."""
-    task = training_task(ready, made, TRAINING, folder)
-    profile = sized(ready, task.profile)
-    return Reviser(problem=Problem.of(replace(task.plan, options=options), task.fleet, profile, ready.seed))
-
-
-def losing(
-    ready: Prepared, made: Plan, folder: Path, device: str, after: int = 5, **changes: Any
-) -> tuple[TrainingMetrics, list[str]]:
-    """Train, and kill a device once so many rounds are committed, unless it dies by itself; return metrics and notes.
-
-    The checkpoint of round 3 is there for certain after 5.
-    """
-    said, options = list[str](), GREEDY if made.strategy == "split-learning" else {}
-    if "launcher" not in changes:
-        launcher = Recording()
-        changes |= {"launcher": launcher, "progress": killing(launcher, after, made.devices.index(device))}
-    changes.setdefault("revise", reviser_of(ready, made, folder, **options))
-    metrics = run_plan(ready, made, TRAINING, folder, note=said.append, **changes)
-    assert [each.round for each in metrics.rounds] == list(range(ROUNDS)), "every round is committed once"
-    assert all(job.poll() is not None for job in changes["launcher"].jobs), "no process is left"
-    return metrics, said
 
 
 def went_on_from(said: list[str]) -> int:

@@ -1,6 +1,5 @@
 """Trainings by plans with gates or codecs lose a device: the plan that follows has its own, and is trained by them."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,24 +7,15 @@ from typing import Any
 import pytest
 
 from fleetune.contracts.plan import Gate, LinkUse, Plan
-from fleetune.contracts.subnet import Subnet, SubnetPart
-from fleetune.planning.revision import Reviser
-from fleetune.planning.strategy import Problem
 from tests.support.codecs.single_process import Residuals, across_cut
 from tests.support.training.control_comparison import FP64, difference, whole_model
+from tests.support.training.gates import GATES, gate
 from tests.support.training.lane_training import LaneModel, train_lane
+from tests.support.training.lossy_plans import OPTIONS, reviser_of
+from tests.support.training.lost_lanes import TRAINING, losing
 from tests.support.training.model_families import BY_NAME, data_request, model_request
-from tests.support.training.runs import Prepared, final_state, plan, prepared, training_task
+from tests.support.training.runs import Prepared, final_state, plan, prepared
 from tests.support.training.unsplit_training import Control
-from tests.training.test_lanes import GATES, mask_heads
-from tests.training.test_lost_lanes import TRAINING, losing
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "d2ft": {"full": 1, "forward_only": 1},
-    "fusionllm": {"compression_ratio": 8.0, "compression_feedback": True},
-}
-VALUE_BYTES = 24 * 32 * 8
-"""Of one sample between two blocks."""
 
 
 @pytest.fixture(scope="module")
@@ -46,25 +36,6 @@ def first_plan(ready: Prepared, strategy: str) -> Plan:
     there = [LinkUse(source=a, target=b, codec="int4", feedback=True) for a, b in ends]
     back = [LinkUse(source=b, target=a, codec="top-k", ratio=8.0, feedback=True) for a, b in ends]
     return replace(chain, links=(*there, *back))
-
-
-def reviser_of(ready: Prepared, made: Plan, folder: Path) -> Reviser:
-    """Return what plans for the devices that are left, by scores of heads and bytes of values."""
-    task = training_task(ready, made, TRAINING, folder)
-    sized = tuple(replace(u, output_bytes=VALUE_BYTES, gradient_bytes=VALUE_BYTES) for u in task.profile.units)
-    subnets = tuple(
-        Subnet(
-            name=name,
-            parts=(SubnetPart(unit=name.split("#")[0], share=0.4),),
-            weight_magnitude=1.0 + number,
-            gradient_magnitude=2.0 - number / 4,
-            fisher=tuple(float((5 * m + 3 * number) % 7) for m in range(made.micro_batches)),
-        )
-        for number, name in enumerate(f"bert.encoder.layer.{name}" for name in GATES)
-    )
-    profile = replace(task.profile, units=sized, subnets=subnets)
-    options = OPTIONS[made.strategy]
-    return Reviser(problem=Problem.of(replace(task.plan, options=options), task.fleet, profile, ready.seed))
 
 
 @pytest.mark.slow
@@ -89,23 +60,6 @@ def test_a_lossy_plan_follows_a_lossy_one(strategy: str, ready: Prepared, tmp_pa
     run = Control([each.loss for each in metrics.rounds], final_state(tmp_path))
     found = difference(ready, run, train_lane(lane, TRAINING))
     assert max(found.loss, found.tensor, found.logits) < FP64, found
-
-
-def gate(lane: LaneModel, plans: list[Plan]) -> None:
-    """Let each round run the heads as the gates of its plan say."""
-    for block in (0, 1):
-        for name in ("attention.output.dense", "output.dense"):
-            layer = lane.model.get_submodule(f"bert.encoder.layer.{block}.{name}")
-            by_round = []
-            for made in plans:
-                rows: Mapping[str, str] = {each.subnet: each.operations for each in made.gates}
-                mask_heads(lane, layer, [rows[f"bert.encoder.layer.{block}#{head}"] for head in (0, 1)])
-                by_round.append(layer.forward)
-
-            def forward(given: Any, by_round: list[Any] = by_round) -> Any:
-                return by_round[lane.here["round"]](given)
-
-            layer.forward = forward
 
 
 def code(ready: Prepared, lane: LaneModel, plans: list[Plan]) -> None:

@@ -21,12 +21,12 @@ from tests.support.data.chat_samples import CHATML, chats
 from tests.support.data.samples import json_lines
 from tests.support.training import plain_half
 from tests.support.training.control_comparison import FP32, beside_control, whole_model
+from tests.support.training.control_runs import UNEVEN, compared, cut_run, request
+from tests.support.training.gates import gates_of_bert, masked
 from tests.support.training.lane_training import lane_models, train_federated, train_lane
-from tests.support.training.model_families import BY_NAME, FAMILIES, data_request, model_request
+from tests.support.training.lanes import TRAINING, beside, by_blocks, control_by_blocks, parameters_of, split
+from tests.support.training.model_families import BY_NAME, FAMILIES, QWEN3, data_request, model_request
 from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan
-from tests.training.test_chats import QWEN3
-from tests.training.test_control import UNEVEN, compared, cut_run, request
-from tests.training.test_lanes import TRAINING, _blocks, _parameters, beside, by_blocks, gates_of_bert, masked, split
 
 BF16, FP16 = 5e-3, 1e-3
 """Relative; 2.7e-3 was measured after four rounds of AdamW (Llama), 9e-4 for shards."""
@@ -104,8 +104,8 @@ def test_blocks_of_a_collector_compute_with_what_it_hands_out(tmp_path: Path) ->
     """LoLa-DEFT: a device trains one block and computes with the others as the collector left them, to the bit."""
     ready = ready_for("bert", tmp_path)
     made = by_blocks(ready, [2])
-    names = [_parameters(ready, lane.segments[0].trains) for lane in made.lanes]
-    found = beside(ready, tmp_path, made, _blocks(ready, made, names))
+    names = [parameters_of(ready, lane.segments[0].trains) for lane in made.lanes]
+    found = beside(ready, tmp_path, made, control_by_blocks(ready, made, names))
     assert found.bitwise, found
 
 

@@ -1,65 +1,32 @@
 """A checkpoint comes in parcels to devices that do not see the coordinator's files, and from files to others."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from fleetune.contracts import json_io
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
-from fleetune.launching import Command, Job
 from fleetune.recovery.holdings import INITIAL, Need
 from fleetune.recovery.protocol import Layout
 from fleetune.recovery.transfers import Item
 from fleetune.training import parcels, worker_group
-from fleetune.training.checkpoints import CHECKPOINTS, FileDigest, checkpoint_folder, mark_complete
+from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete
 from fleetune.training.coordinator import train
 from fleetune.training.migration import Migration
 from fleetune.training.parcels import StoredParcels
-from fleetune.training.task import WorkerTask
+from tests.support.training.away_launcher import AwayLauncher
+from tests.support.training.listeners import killing
 from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.recording import Recording
 from tests.support.training.runs import Prepared, plan, prepared, training_task
-from tests.training.test_recovery import Recording, killing
 
 TRAINING = TrainingRequest(
     rounds=6, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=3
 )
-
-
-class AwayJob:
-    """A job whose files lie in a folder of its own machine; all but `collect` is the job's."""
-
-    def __init__(self, job: Job, folder: Path) -> None:
-        self._job, self._folder = job, folder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._job, name)
-
-    def collect(self, folder: Path) -> None:
-        """Fetch what it wrote of a checkpoint."""
-        shutil.copytree(self._folder / CHECKPOINTS / folder.name, folder, dirs_exist_ok=True)
-
-
-class AwayLauncher(Recording):
-    """Starts workers that are told of no folder of the coordinator's that checkpoints lie in."""
-
-    def __init__(self, away: Path) -> None:
-        super().__init__()
-        self._away = away
-
-    def start(self, command: Command) -> Job:
-        """Start a command, with a work folder of its own."""
-        path = Path(command.arguments[1])
-        task = json_io.read(WorkerTask, path)
-        own = self._away / task.device
-        json_io.write(replace(task, work=str(own)), path)
-        return AwayJob(super().start(command), own)  # type: ignore[return-value]
 
 
 def lossy(ready: Prepared, cuts: list[int]) -> Plan:

@@ -8,7 +8,7 @@ from fleetune.errors import TryAgain
 from fleetune.recovery.state import COLLECTING, FINISHING, RUNNING, State
 from fleetune.training.checkpoints import SAVING_AT_STOP_S, SAVING_S
 from fleetune.training.patience import MIN_PATIENCE_S, PATIENCE_AVERAGES, PATIENCE_ROUNDS, Patience
-from tests.recovery.test_conductor import conductor, running
+from tests.support.recovery.conductors import conductor, running
 
 
 @pytest.fixture

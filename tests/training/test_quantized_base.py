@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
+from fleetune.contracts.run_config import Lora
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
@@ -15,32 +15,19 @@ from fleetune.evaluation.trained_model import load_result
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling.profile import unit_sizes
-from tests.support.data.chat_samples import CHATML, chats
-from tests.support.data.samples import json_lines
 from tests.support.models.plain_nf4 import BLOCK, nearest
 from tests.support.training.control_comparison import FP32
+from tests.support.training.control_runs import WHOLE, request
+from tests.support.training.lost_devices import TRAINING, losing
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.plain_half import compute_in_half
+from tests.support.training.quantized_base import chats_ready
 from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan
 from tests.support.training.unsplit_training import Control, Order, train_unsplit
-from tests.training.test_chats import QWEN3
-from tests.training.test_control import WHOLE, request
-from tests.training.test_lost_devices import TRAINING, losing
 
-LORA = Lora(r=4, alpha=8, dropout=0.1, targets=("q_proj", "v_proj"))
 LOSING = replace(TRAINING, schedule="constant")
 BF16 = 5e-3
 """As in test_mixed_precision."""
-
-
-def chats_ready(folder: Path, **changes: object) -> Prepared:
-    """Prepare a tiny Qwen3 with adapters on a base of 4 bits, and chats."""
-    folder.mkdir(exist_ok=True)
-    (folder / "chat.jinja").write_text(CHATML)
-    source = json_lines(folder / "chats.jsonl", chats(300))
-    data = DataRequest(source=str(source), max_length=128, chat_template=str(folder / "chat.jinja"))
-    model = ModelRequest(task="causal-lm", config=QWEN3, lora=LORA, quantization="nf4", **changes)  # type: ignore[arg-type]
-    return prepared(model, data, folder)
 
 
 def rounded_model(ready: Prepared) -> nn.Module:

@@ -1,6 +1,5 @@
 """A training that loses a device or its coordinator resumes from the newest checkpoint with the same result."""
 
-import os
 import shutil
 import signal
 from dataclasses import replace
@@ -8,53 +7,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.task import Progress
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import FleetuneError, TryAgain
-from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.launching import Command, Job
 from fleetune.training.checkpoints import newest_complete
 from fleetune.training.commit_log import read_commits
-from tests.support.training.runs import MICRO_BATCH, MICRO_BATCHES, Prepared, final_state, plan, run_plan
+from tests.support.training.ends import assert_same_bits
+from tests.support.training.listeners import killing
+from tests.support.training.recording import Recording
+from tests.support.training.runs import Prepared, plan, run_plan
 
 TRAINING = TrainingRequest(
     rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=3
 )
-
-
-class Recording:
-    """A launcher that records its jobs, so that a test can kill them."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-        self.commands: list[Command] = []
-
-    def start(self, command: Command) -> Job:
-        self.commands.append(command)
-        job = ProcessLauncher().start(command)
-        self.jobs.append(job)
-        return job
-
-
-def killing(launcher: Recording, round: int, *devices: int, number: int = signal.SIGKILL) -> Progress:
-    """Return a progress listener that sends a signal to workers when that many rounds are committed for the first time.
-
-    A checkpoint is written beside the next round, so one of round r is there for certain once r + 2 are committed.
-
-    devices: their numbers; none: all.
-    """
-    rounds_left = [round]
-
-    def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
-        if done / (MICRO_BATCH * MICRO_BATCHES) in rounds_left:
-            rounds_left.clear()
-            for device in devices or range(len(launcher.jobs)):
-                os.kill(launcher.jobs[device].pid, number)
-
-    return listen
 
 
 class Trained(NamedTuple):
@@ -91,12 +59,6 @@ def killed_two(bert: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path
     return killed(bert, plan(bert.units, [2], [[8], [8]]), tmp_path_factory.mktemp("killed"))
 
 
-def assert_same_end(whole: Trained, folder: Path) -> None:
-    """The final weights agree in every bit."""
-    one, other = final_state(whole.folder), final_state(folder)
-    assert one and one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.slow
 def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(
     bert: Prepared, whole: Trained, tmp_path: Path
@@ -113,7 +75,7 @@ def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(
     assert metrics.resumed_from_round == 3
     assert said == ["goes on from round 3 of 9, by an earlier attempt's checkpoint"]
     assert [r.round for r in metrics.rounds] == list(range(9))
-    assert_same_end(whole, tmp_path / "cut")
+    assert_same_bits(whole.folder, tmp_path / "cut")
 
 
 @pytest.mark.slow
@@ -139,7 +101,7 @@ def test_a_checkpoint_resumes_on_another_plan(bert: Prepared, whole: Trained, ki
     shutil.copytree(killed_two, tmp_path / "cut")
     metrics = run_plan(bert, single, TRAINING, tmp_path / "cut")
     assert metrics.resumed_from_round == 6
-    assert_same_end(whole, tmp_path / "cut")
+    assert_same_bits(whole.folder, tmp_path / "cut")
 
 
 @pytest.mark.slow
@@ -162,7 +124,7 @@ def test_the_checkpoint_of_another_plan_is_adopted(
     assert (metrics.resumed_from_round, metrics.plan_from_round) == (6, 6)
     assert [r.round for r in metrics.rounds] == list(range(9))
     assert metrics.median_round_s == sorted(r.round_s for r in metrics.rounds[6:])[1]
-    assert_same_end(whole, tmp_path / "new")
+    assert_same_bits(whole.folder, tmp_path / "new")
     assert newest_complete(before, said.append) is not None and len(said) == 1, "nothing of it was changed"
     events = (tmp_path / "new" / "output" / "metrics" / "events.jsonl").read_text()
     assert events.count('"started"') == 2 and events.count('"lost"') == 1 and events.count('"ended"') == 1
@@ -182,7 +144,7 @@ def test_rounds_before_a_new_measurement_of_the_links_stay_out_of_the_median(
     assert said == ["goes on from round 6 of 9, by an earlier attempt's checkpoint"], "the plan is the same"
     assert (metrics.resumed_from_round, metrics.plan_from_round) == (6, 6)
     assert metrics.median_round_s == sorted(r.round_s for r in metrics.rounds[6:])[1]
-    assert_same_end(whole, tmp_path / "cut")
+    assert_same_bits(whole.folder, tmp_path / "cut")
 
 
 @pytest.mark.slow
@@ -212,7 +174,7 @@ def test_a_lost_log_and_a_damaged_shard_lose_neither_weights_nor_metrics(
         f"{work / 'commits.jsonl'} has lost some of 3 rounds: they are taken from the checkpoint",
     ]
     assert metrics.resumed_from_round == 3 and [r.round for r in metrics.rounds] == list(range(9))
-    assert_same_end(whole, tmp_path / "cut")
+    assert_same_bits(whole.folder, tmp_path / "cut")
 
 
 @pytest.mark.slow

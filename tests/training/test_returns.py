@@ -1,6 +1,5 @@
 """Lost devices come back: they are started again, and take part from the border of a round on."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.task import Progress
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.planning.revision import Reviser
 from fleetune.planning.strategy import Problem
@@ -20,17 +18,16 @@ from fleetune.training import returns
 from fleetune.training.faults import ALL_REDUCE, CUT, FORWARD, KILL, Fault, FaultyLauncher
 from fleetune.training.returns import CALM_ROUNDS, FIRST_S, MAX_IN_A_ROW, MAX_S, Returns
 from tests.support.training.control_comparison import difference, whole_model
+from tests.support.training.ends import assert_same_end
 from tests.support.training.lane_training import lane_models, train_federated
+from tests.support.training.lanes import by_blocks, ready_for, split
+from tests.support.training.listeners import killing, waiting_for
+from tests.support.training.recording import Recording
 from tests.support.training.runs import Prepared, final_state, plan, run_plan, training_task
 from tests.support.training.unsplit_training import Control
-from tests.training.test_lanes import by_blocks, ready_for, split
-from tests.training.test_lost_devices import assert_same_end
-from tests.training.test_recovery import Recording, killing
 
 ROUNDS = 30
 """Of a training in which a device comes back."""
-SLOWED_S, PATIENCE_S = 0.5, 30.0
-"""Seconds that a round waits at least while a device is away: few rounds outlast a worker's start on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +54,6 @@ def training(rounds: int) -> TrainingRequest:
 def reviser_of(ready: Prepared, task) -> Reviser:  # type: ignore[no-untyped-def]
     """Return what plans for the devices that are left."""
     return Reviser(problem=Problem.of(task.plan, task.fleet, task.profile, ready.seed))
-
-
-def waiting_for(
-    said: list[str], sentence: str, progress: Progress, slowed_s: float = SLOWED_S, patience_s: float = PATIENCE_S
-) -> Progress:
-    """Return a listener that slows rounds down until something was said, and then how the training goes on with it, so
-    that the training does not end before: a device that is back has a model to load."""
-    until_s: list[float] = []
-
-    def goes_on() -> bool:
-        return sentence in said and any(each.startswith("goes on from") for each in said[said.index(sentence) :])
-
-    def listen(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
-        progress(what, done, total, unit, detail)
-        until_s.append(time.monotonic() + patience_s)
-        if not goes_on() and time.monotonic() < until_s[0]:
-            time.sleep(slowed_s)
-
-    return listen
 
 
 def lose_one_of_two(ready: Prepared, made: Plan, folder: Path, back: str, spares: Sequence[str] = ()) -> list[str]:

@@ -20,9 +20,9 @@ from fleetune.preparation.prepare import prepare
 from tests.support.data.samples import json_lines
 from tests.support.preparation.instances import preparation_task
 from tests.support.training.control_comparison import FP64, Comparison, difference, whole_model
+from tests.support.training.control_runs import cut_run, request
 from tests.support.training.runs import Prepared, plan, prepared
 from tests.support.training.unsplit_training import Order, train_unsplit
-from tests.training.test_control import cut_run, request
 
 T5 = {
     "model_type": "t5", "vocab_size": 300, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2,

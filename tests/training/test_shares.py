@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fleetune.contracts.plan import LinkUse
+from tests.support.training.lanes import TRAINING, by_blocks, ready_for
 from tests.support.training.runs import run_plan
-from tests.training.test_lanes import TRAINING, by_blocks, ready_for
 
 RATE = 1e8
 """Bytes per second of the fleet's links."""

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ import psutil
 import pytest
 import torch
 
-from fleetune.contracts import json_io
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import Plan
-from fleetune.contracts.task import StageTask
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.recovery.holdings import Version
@@ -31,8 +28,10 @@ from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.worker import outdated
 from fleetune.training.worker_group import WorkerGroup
 from fleetune.training.worker_state import CommittedState
+from tests.support.training.ends import assert_same_bits
 from tests.support.training.fake_workers import FakeLauncher, FakeWorker
-from tests.support.training.runs import Prepared, final_state, plan, run_plan, training_task
+from tests.support.training.listeners import StopAfter
+from tests.support.training.runs import Prepared, plan, run_plan, stage_task
 
 TRAINING = TrainingRequest(
     rounds=9, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, schedule="cosine", checkpoint_every_rounds=99
@@ -43,25 +42,6 @@ END_S = 300.0
 PACED_CORES, SLOW_ROUND_S = 0.02, 20.0
 """An emulated round takes about so many seconds, by what one with so many cores has just taken: a chosen quota would be
 too small for a slow machine, on which a device is taken for stuck, and too large for a fast one."""
-
-
-class StopAfter:
-    """A request to end that comes once that many rounds are committed; `listen` hears of them."""
-
-    def __init__(self, rounds: int) -> None:
-        self.asked = False
-        self.asked_s = 0.0
-        self._rounds = rounds
-
-    def listen(self, what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
-        """Progress of the training."""
-        if done == self._rounds * SAMPLES:
-            self.asked, self.asked_s = True, time.monotonic()
-
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Interrupt nothing."""
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +56,6 @@ def whole(bert: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return folder
 
 
-def assert_same_end(whole: Path, cut: Path) -> None:
-    """The final weights agree in every bit."""
-    one, other = final_state(whole), final_state(cut)
-    assert one and one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("cuts", "shares"), [([3], [[8], [8]]), ([3], [[3, 5], [8]])], ids=["pipeline", "group"])
 def test_a_stopped_training_loses_no_committed_round(
@@ -94,7 +68,7 @@ def test_a_stopped_training_loses_no_committed_round(
         run_plan(bert, made, TRAINING, tmp_path / "cut", stop=stop, progress=stop.listen)
     metrics = run_plan(bert, made, TRAINING, tmp_path / "cut")
     assert metrics.resumed_from_round == 5
-    assert_same_end(whole(made), tmp_path / "cut")
+    assert_same_bits(whole(made), tmp_path / "cut")
 
 
 @pytest.mark.slow
@@ -111,34 +85,12 @@ def test_a_stop_does_not_wait_for_a_long_round(bert: Prepared, tmp_path: Path) -
     (first_s,) = rounds_s(tmp_path / "cut")
     assert took_s < first_s, f"took {took_s:.1f} s, a round {first_s:.1f} s"
     assert run_plan(bert, made, short, tmp_path / "cut").resumed_from_round == 1
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
 def rounds_s(folder: Path) -> list[float]:
     """The seconds of each committed round of the training in `folder`."""
     return [json.loads(line)["round_s"] for line in (folder / "work" / "commits.jsonl").read_text().splitlines()]
-
-
-def stage_task(ready: Prepared, made: Plan, folder: Path, training: TrainingRequest = TRAINING) -> Path:
-    """Write the task of the stage `train`, with its input artifacts."""
-    task = training_task(ready, made, training, folder)
-    json_io.write(task.fleet, folder / "fleet" / "fleet.json")
-    json_io.write(task.profile, folder / "profile" / "profile.json")
-    json_io.write(task.plan, folder / "plan" / "plan.json")
-    (folder / "plan" / "forecast.json").write_text("{}")
-    inputs = {"model": ready.folders.model, "data": ready.folders.data}
-    inputs |= {kind: folder / kind for kind in ("fleet", "profile", "plan")}
-    stage = StageTask(
-        stage="train",
-        run="r",
-        seed=ready.seed,
-        config={"model": json_io.dump(ready.model), "training": json_io.dump(training)},
-        inputs={kind: str(path) for kind, path in inputs.items()},
-        output=str(folder / "output"),
-        work=str(folder / "work"),
-    )
-    json_io.write(stage, folder / "task.json")
-    return folder / "task.json"
 
 
 @pytest.mark.slow
@@ -149,7 +101,7 @@ def test_sigterm_in_the_middle_of_the_stage_loses_no_round(
     reported, to the weights of a whole training.
     """
     made = plan(bert.units, [3], [[8], [8]])
-    command = [sys.executable, "-m", "stages.train", "--task", str(stage_task(bert, made, tmp_path / "cut"))]
+    command = [sys.executable, "-m", "stages.train", "--task", str(stage_task(bert, made, tmp_path / "cut", TRAINING))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stage:
         assert stage.stdout is not None
         lines = (json.loads(line) for line in stage.stdout)
@@ -166,7 +118,7 @@ def test_sigterm_in_the_middle_of_the_stage_loses_no_round(
     again = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_S, check=True)
     resumed = next(line for line in map(json.loads, again.stdout.splitlines()) if line["event"] == "resumed")
     assert resumed["text"].startswith(f"goes on from round {committed} of 9")
-    assert_same_end(whole(made), tmp_path / "cut")
+    assert_same_bits(whole(made), tmp_path / "cut")
 
 
 def test_a_last_checkpoint_that_nobody_writes_ends_after_20_s(

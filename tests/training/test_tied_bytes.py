@@ -12,9 +12,9 @@ from fleetune.contracts.plan import Plan
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.profiling.profile import tied_bytes, unit_sizes
 from fleetune.training.coordinator import train
+from tests.support.training.lanes import TRAINING, split
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.runs import MICRO_BATCH, Prepared, plan, prepared, training_task
-from tests.training.test_lanes import TRAINING, split
 
 GPT2 = BY_NAME["gpt2"]
 

@@ -13,7 +13,7 @@ from flows.chaos.rehearsal import ChaosRequest, rehearse
 from flows.context import RunContext, StageSelection
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
-from tests.whole.test_pipeline import CONFIG
+from tests.support.whole.pipelines import CONFIG
 
 SEED, ROUNDS = 6, 8
 """Draw a cut, a kill and the end of the coordinator."""

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.whole.test_pipeline import CONFIG, config
-
-__all__ = ["config"]  # the fixture
+from tests.support.whole.pipelines import CONFIG
 
 OURS = ("benchmarks", "containers", "fleetune", "flows", "stages", "tests")
 THEIRS = ("docker", "numpy", "prefect", "pydantic", "sitecustomize", "torch", "transformers", "uvicorn", "yaml", "zmq")

@@ -10,17 +10,9 @@ import yaml
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.tokenization import encode, open_tokenizer
-from tests.support.training.planted import found_in, spellings, text_spellings
-from tests.whole.test_pipeline import CONFIG, fleetune, whys
-
-SECRET = "Zq#7Kv!wXj@3pRu9"
-
-
-def source(file: Path, labels: str, count: int) -> str:
-    """Write rows with a planted text; labels take turns."""
-    rows = ({"text": f"{SECRET}{file.stem}", "label": labels.split()[k % len(labels.split())]} for k in range(count))
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file.name
+from tests.support.training.planted import SECRET, found_in, spellings, text_spellings
+from tests.support.whole.pipelines import CONFIG, fleetune, whys
+from tests.support.whole.sources import source
 
 
 @pytest.mark.slow

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.whole.test_pipeline import config, fleetune, whys
+from tests.support.whole.pipelines import fleetune, whys
 
-__all__ = ["config"]
 EIGHT_LINES = """
 import fleetune
 run = fleetune.train({config!r}, root={root!r}, rounds=4)

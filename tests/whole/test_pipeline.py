@@ -1,12 +1,10 @@
 """The whole pipeline as a user runs it: real stages, real devices, the command line."""
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,51 +15,7 @@ import psutil
 import pytest
 import yaml
 
-ROUNDS = 16
-CONFIG: dict[str, Any] = {
-    "name": "small",
-    "seed": 4,
-    "fleet": {"devices": [{"name": "a", "emulate": {"cores": 0.6}}, {"name": "b", "emulate": {"cores": 0.4}}]},
-    "model": {
-        "task": "sequence-classification",
-        "config": {
-            "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "intermediate_size": 64, "vocab_size": 300,
-        },
-    },
-    "data": {"source": "rows.jsonl", "max_length": 32},
-    "training": {"rounds": ROUNDS, "batch_samples": 16, "micro_batch_samples": 4, "checkpoint_every_rounds": 2},
-    "strategy": {"name": "pp"},
-}  # fmt: skip
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A run file with its own small data set beside it."""
-    rows = [
-        {"text": f"{i} {word} " * (1 + i % 4), "label": word} for i in range(40) for word in ("red", "green", "blue")
-    ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(CONFIG))
-    return path
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from flows.cli import main; main()", *arguments]
-
-
-def fleetune(*arguments: str) -> dict[str, Any]:
-    """Run the command line and read the JSON document it prints."""
-    done = subprocess.run(command(*arguments, "--json"), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
-
-
-def whys(document: dict[str, Any]) -> dict[str, str]:
-    """stage -> why it ran or was reused."""
-    return {stage["stage"]: stage["why"] for stage in document["run"]["stages"]}
+from tests.support.whole.pipelines import CONFIG, ROUNDS, command, fleetune, whys
 
 
 def checkpoint_of(document: dict[str, Any], root: Path) -> bytes:

@@ -10,17 +10,11 @@ from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import Store
 from flows.comparison import archive
 from flows.comparison.comparer import Comparer, CompareRequest
-from flows.comparison.record import Comparison
 from flows.context import RunContext
 from flows.form import RunRequest, config_of
 from tests.support.clock import fleets
+from tests.support.flows.comparison.comparisons import compared
 from tests.support.flows.comparison.stand_in import StandIn, other_fleet
-
-
-def compared(store: Store, *strategies: str, **values: Any) -> Comparison:
-    """The comparison of these strategies on the demo's run file."""
-    request = CompareRequest(**{"base": "demo", "strategies": strategies, **values})
-    return Comparer(RunContext(store=store), request).compare()
 
 
 def test_every_strategy_is_planned_on_one_fleet(store: Store, pipeline: StandIn) -> None:

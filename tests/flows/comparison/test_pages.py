@@ -13,8 +13,8 @@ from flows.comparison import archive
 from flows.comparison.pages import charts, html_page, markdown, memory_table, notes, strategy_table, verdict
 from flows.comparison.record import Comparison
 from flows.run_pages.page import StoreLinks
-from tests.flows.comparison.test_comparer import compared
 from tests.support.clock import fleets
+from tests.support.flows.comparison.comparisons import compared
 from tests.support.flows.comparison.stand_in import StandIn
 
 

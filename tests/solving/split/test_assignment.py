@@ -11,26 +11,7 @@ from fleetune.solving.split.assignment import even_assignment, find_assignment, 
 from fleetune.solving.split.instance import Instance
 from fleetune.solving.split.problem import Problem
 from tests.support.solving.split import reference
-from tests.support.solving.split.problems import random_problem
-
-
-def with_memory(
-    helpers: tuple[float, ...], clients: tuple[float, ...], missing: tuple[tuple[int, int], ...] = ()
-) -> Problem:
-    """Return a problem with tasks of one unit, without a link between the (helper, client) in `missing`."""
-    matrix = tuple(tuple(None if (i, j) in missing else 1 for j in range(len(clients))) for i in range(len(helpers)))
-    return Problem(
-        release=matrix,
-        forward=matrix,
-        turnaround_forward=matrix,
-        turnaround_backward=matrix,
-        backward=matrix,
-        tail=matrix,
-        helper_memory=helpers,
-        client_memory=clients,
-        preemptive=False,
-        switch_cost=(0,) * len(helpers),
-    )
+from tests.support.solving.split.problems import random_problem, with_memory
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from fleetune.solving.split.methods.baselines import (
     random_fcfs,
 )
 from fleetune.solving.split.schedule import SearchOptions, first_come_first_served, schedule_helpers, verify
-from tests.solving.split.test_assignment import with_memory
 from tests.support.solving.split import reference
-from tests.support.solving.split.problems import random_problem, scenario_problem
+from tests.support.solving.split.problems import random_problem, scenario_problem, with_memory
 
 
 def test_balanced_by_hand() -> None:

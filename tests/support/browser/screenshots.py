@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import FloatRect, expect
 
-from tests.browser.conftest import chromium
+from tests.support.browser.program import chromium
 from tests.support.browser.ui import Ui, open_browser
 from tests.support.flows.service.client import ENDED, ServiceClient
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from fleetune.contracts import json_io
+from fleetune.contracts.fleet import Fleet
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.context import RunContext, StageSelection
@@ -68,3 +70,13 @@ def run(path: Path, root: Path, *sets: str, until: str | None = None) -> Told:
         RunContext(store=store, listen=events.append), configs.load(path, sets), StageSelection(until=until)
     )
     return Told(run_without_prefect(runner), store, events)
+
+
+def fleet_of(told: Told) -> Fleet:
+    """The fleet as it was found."""
+    return json_io.read(Fleet, told.store.folder("fleet", told.record.outputs["fleet"]) / "fleet.json")
+
+
+def configured(told: Told):  # type: ignore[no-untyped-def]
+    """The config it ran with."""
+    return told.record.config

@@ -1,5 +1,6 @@
 """Problems for tests of planning: small ones by hand, tiny ones by hypothesis."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -110,3 +111,72 @@ def scored(problem: Problem, heads: int = 2) -> Problem:
         for head in range(heads)
     )
     return replace(problem, profile=replace(problem.profile, subnets=subnets))
+
+
+def narrowing() -> Problem:
+    """Eight micro-batches of 8 samples of four blocks of two units and a head, on two fast devices, two half as fast
+    with half of the memory, and a slow one; a byte takes a microsecond on every link."""
+    units = [
+        replace(
+            fleets.unit(name, param_bytes=500 * 4**block, activation_bytes=4000 // 2**block),
+            output_bytes=2000 // 2**block,
+            gradient_bytes=2000 // 2**block,
+        )
+        for block in range(4)
+        for name in (f"block.{block}.conv", f"block.{block}.norm")
+    ]
+    units.append(fleets.unit("head", param_bytes=20_000))
+    pace = {"fast-0": 0.001, "fast-1": 0.001, "half-0": 0.002, "half-1": 0.002, "slow": 0.02}
+    memory = {"fast-0": 400_000, "fast-1": 400_000, "half-0": 200_000, "half-1": 200_000, "slow": 400_000}
+    return Problem(
+        fleet=fleets.fleet(*(fleets.device(name, size) for name, size in memory.items())),
+        profile=fleets.profile(units, pace),
+        micro_batch_samples=8,
+        micro_batches=8,
+    )
+
+
+def names_of(problem: Problem) -> list[str]:
+    """Names of all devices of the fleet."""
+    return [device.name for device in problem.fleet.devices]
+
+
+def jagged(problem: Problem, chance: random.Random) -> Problem:
+    """The same with times of odd fractions of nanoseconds, and links that cost processor time."""
+    half_ns = 0.5e-9
+
+    def rows(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(t * chance.random() + half_ns * chance.randrange(9) for t in row) for row in table)
+
+    times = tuple(replace(t, forward_s=rows(t.forward_s), backward_s=rows(t.backward_s)) for t in problem.profile.times)
+    devices = tuple(
+        replace(d, cores=chance.choice([0.3, 1.0, 1.5, 4.0]), link_cpu_s_per_byte=chance.choice([0.0, 1e-9, 1.7e-5]))
+        for d in problem.fleet.devices
+    )
+    return replace(
+        problem, fleet=replace(problem.fleet, devices=devices), profile=replace(problem.profile, times=times)
+    )
+
+
+def lora(trained: int = 100, **options: object) -> Problem:
+    """Two blocks of two units and a head, of which little is trained, on b, c and d; server a is idle."""
+    names = ["layer.0.query", "layer.0.output", "layer.1.query", "layer.1.output", "head"]
+    units = [replace(fleets.unit(name, param_bytes=10_000), trainable_bytes=trained) for name in names]
+    paces = {"a": 0.001, "b": 0.002, "c": 0.004, "d": 0.003}
+    return replace(
+        small(micro_batch_samples=4, micro_batches=2, **options),
+        fleet=fleets.fleet(*(fleets.device(name) for name in paces), bytes_per_s=1e4),
+        profile=fleets.profile(units, paces),
+    )
+
+
+def five(micro_batches: int = 1, **options: object) -> Problem:
+    """Helpers h and i, clients x, y and z of different speed, six units; u2 may not be cut from u3."""
+    units = [fleets.unit(f"u{k}", cut_after=k != 2) for k in range(6)]
+    paces = {"h": 0.001, "i": 0.0015, "x": 0.004, "y": 0.006, "z": 0.009}
+    named = {"helpers": ["h", "i"], "cuts": ["u0", "u4"]}
+    return replace(
+        small(micro_batch_samples=4, micro_batches=micro_batches, **{**named, **options}),
+        fleet=fleets.fleet(*(fleets.device(name) for name in paces), bytes_per_s=1e5),
+        profile=fleets.profile(units, paces),
+    )

@@ -13,7 +13,7 @@ from typing import Any
 from fleetune.launching import Command
 from fleetune.training.exchange import Exchange, Tensors, TransferKey
 from fleetune.training.worker import main
-from tests.training.test_recovery import Recording
+from tests.support.training.recording import Recording
 
 POLL_S = 0.01
 DIES = "dies.json"

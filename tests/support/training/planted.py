@@ -9,6 +9,8 @@ import torch
 LEAST_DIFFERENT = 3
 """Numbers of which fewer are different, such as fractions as whole numbers, would be found anywhere."""
 DTYPES = ("int64", "int32", "int16", "int8", "uint8", "float64", "float32", "float16", "bfloat16")
+SECRET = "Zq#7Kv!wXj@3pRu9"
+"""A text that is nowhere by chance."""
 
 
 def spellings(numbers: np.ndarray) -> Iterator[tuple[str, bytes]]:

@@ -7,11 +7,13 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device, Fleet, Link
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Lane, Plan, PlanResult, Segment, Share
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.contracts.task import StageTask
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
@@ -126,3 +128,25 @@ def final_state(folder: Path) -> dict[str, Tensor]:
     for path in sorted((folder / "output" / "checkpoint" / "state").glob("*.safetensors")):
         found.update({k.removeprefix("model|"): t for k, t in load_file(path).items() if k.startswith("model|")})
     return found
+
+
+def stage_task(ready: Prepared, made: Plan, folder: Path, training: TrainingRequest) -> Path:
+    """Write the task of the stage `train`, with its input artifacts."""
+    task = training_task(ready, made, training, folder)
+    json_io.write(task.fleet, folder / "fleet" / "fleet.json")
+    json_io.write(task.profile, folder / "profile" / "profile.json")
+    json_io.write(task.plan, folder / "plan" / "plan.json")
+    (folder / "plan" / "forecast.json").write_text("{}")
+    inputs = {"model": ready.folders.model, "data": ready.folders.data}
+    inputs |= {kind: folder / kind for kind in ("fleet", "profile", "plan")}
+    stage = StageTask(
+        stage="train",
+        run="r",
+        seed=ready.seed,
+        config={"model": json_io.dump(ready.model), "training": json_io.dump(training)},
+        inputs={kind: str(path) for kind, path in inputs.items()},
+        output=str(folder / "output"),
+        work=str(folder / "work"),
+    )
+    json_io.write(stage, folder / "task.json")
+    return folder / "task.json"

@@ -77,3 +77,22 @@ def scenario_problem(seed: int, clients: int, helpers: int, *, preemptive: bool 
         preemptive=preemptive,
         switch_cost=(0,) * helpers,
     )
+
+
+def with_memory(
+    helpers: tuple[float, ...], clients: tuple[float, ...], missing: tuple[tuple[int, int], ...] = ()
+) -> Problem:
+    """Return a problem with tasks of one unit, without a link between the (helper, client) in `missing`."""
+    matrix = tuple(tuple(None if (i, j) in missing else 1 for j in range(len(clients))) for i in range(len(helpers)))
+    return Problem(
+        release=matrix,
+        forward=matrix,
+        turnaround_forward=matrix,
+        turnaround_backward=matrix,
+        backward=matrix,
+        tail=matrix,
+        helper_memory=helpers,
+        client_memory=clients,
+        preemptive=False,
+        switch_cost=(0,) * len(helpers),
+    )
