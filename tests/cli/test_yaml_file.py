@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from flows import yaml_file
+from tests.support.contracts.limits import BEYOND
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,16 @@ def test_missing(tmp_path: Path) -> None:
 def test_values(source: str, value: object) -> None:
     """Values are as in JSON; 1e-4 is a number."""
     assert yaml_file.parse(source, "--set") == value
+
+
+@pytest.mark.parametrize("text", BEYOND)
+def test_numbers_without_end_and_depths_without_floor(text: str) -> None:
+    """They are refused as in JSON, in one sentence, without a traceback."""
+    with pytest.raises(Refused):
+        yaml_file.parse(f"a: {text}", "it")
+
+
+def test_what_is_deep_and_fits() -> None:
+    """YAML may be as deep as JSON."""
+    deep = "[" * 100 + "]" * 100
+    assert yaml_file.parse(deep, "it") == json_io.parse_plain(deep, "it")

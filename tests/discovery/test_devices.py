@@ -1,7 +1,5 @@
 """Devices built from requests and machine facts, their threads, and simulated fleets."""
 
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,15 +8,10 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet import DOCKER, Device, Engine, Fleet, Machine
 from fleetune.contracts.fleet_request import DeviceRequest, Emulate, FleetRequest
 from fleetune.contracts.record import record
-from fleetune.contracts.task import ignore_progress
 from fleetune.discovery.devices import build_devices, oversubscription_notes, shared_machines
-from fleetune.discovery.discover import discover
 from fleetune.discovery.machine import Accelerator, MachineFacts
-from fleetune.discovery.measurement import Measurement
 from fleetune.errors import Refused
-from fleetune.launching import LocalSites
-from flows.provenance import MeasurementPair, judge_fleet
-from tests.support.profiling.instances import Scripted
+from tests.support.discovery.simulated_fleets import BOARD, REQUEST, discovered, fleet_request
 
 GPU = Accelerator(name="H", memory_bytes=80)
 
@@ -217,30 +210,9 @@ def test_requested_threads() -> None:
         DeviceRequest(name="a", threads=0)
 
 
-BOARD = {"memory_bytes": 4_000, "speeds": [{"flops_per_s": 1e9}]}
-REQUEST: dict[str, Any] = {
-    "devices": [{"name": "a", "simulated": BOARD}, {"name": "b", "simulated": {**BOARD, "memory_bytes": 8_000}}],
-    "links": {
-        "mbit_per_s": 100,
-        "latency_s": 1e-3,
-        "pairs": [{"source": "b", "target": "a", "mbit_per_s": 8}],
-    },
-}
-
-
-def request(**changes: Any) -> FleetRequest:
-    """Two simulated devices with a slower link back."""
-    return json_io.load(FleetRequest, {**REQUEST, **changes}, "fleet")
-
-
-def found(asked: FleetRequest) -> Fleet:
-    """Discover the request with a launcher that can start nothing."""
-    return discover(asked, LocalSites(Scripted({})), ignore_progress, lambda sentence: None).fleet
-
-
 def test_a_simulated_fleet_is_built_from_its_request() -> None:
     """Memory, speeds and directed links come from the request, and no agent is started."""
-    fleet = found(request())
+    fleet = discovered(fleet_request())
     assert fleet.simulated == ("a", "b")
     assert [device.memory_bytes for device in fleet.devices] == [4_000, 8_000]
     assert (fleet.link("a", "b").bytes_per_s, fleet.link("a", "b").latency_s) == (12_500_000, 1e-3)
@@ -285,21 +257,4 @@ def test_a_real_device_is_written_as_before() -> None:
 def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], said: str) -> None:
     """Invalid simulations are refused in one sentence that names the device or key."""
     with pytest.raises(Refused, match=said):
-        request(**changes)
-
-
-def test_a_simulated_fleet_is_kept_only_when_nothing_changed(tmp_path: Path) -> None:
-    """Links of simulated fleets are stated, so any change counts, even within the tolerance."""
-    config: Any = SimpleNamespace(fleet=request())
-    folders = []
-    for number, speed in enumerate((100, 100, 101)):
-        folders.append(tmp_path / str(number))
-        fleet = found(request(links={"mbit_per_s": speed}))
-        json_io.write(fleet, folders[-1] / "fleet.json")
-        json_io.write(Measurement(fleet=fleet), folders[-1] / "measurement.json")
-    stored = {"fleet": folders[0]}
-    kept = [
-        judge_fleet(MeasurementPair(stored=stored, measured={"measurement": folder}, config=config, anew=False)).keep
-        for folder in folders[1:]
-    ]
-    assert kept == [True, False]
+        fleet_request(**changes)

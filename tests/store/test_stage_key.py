@@ -1,7 +1,5 @@
 """Stage keys, descriptions of changes, and digests of the source files that a module runs."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from fleetune.errors import Refused
 from fleetune.store import changes, stage_key
 from fleetune.store.stage_key import MODULE_TEXT, ROOT, SourceDigests, flatten_config
-from flows.provenance import Commit, current_commit
+from tests.support.store.code_copies import copied_code, edit
 
 OLD = {
     "stage": "train",
@@ -93,14 +91,7 @@ def test_a_config_is_flattened_to_its_leaves() -> None:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of this project's code, to be edited."""
-    for package in ("fleetune", "stages"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
-
-
-def edit(path: Path) -> None:
-    """Append a statement to a file."""
-    path.write_text(path.read_text() + "\nEDITED = True\n")
+    return copied_code(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -161,26 +152,3 @@ def test_a_module_that_does_not_exist_is_refused() -> None:
     """Its stage would otherwise have a key that never changes."""
     with pytest.raises(Refused, match=r"stages\.nowhere: no such module"):
         SourceDigests().of("stages.nowhere")
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """Run git with a fixed author."""
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    done = subprocess.run(["git", "-C", str(folder), *who, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def test_a_checkout_tells_its_commit_and_whether_it_was_edited(copy: Path) -> None:
-    """An installed copy has no commit, and an edit outside the code leaves the checkout clean."""
-    assert current_commit(copy) == Commit()
-    git(copy, "init", "-q")
-    assert current_commit(copy) == Commit(), "nothing is committed yet"
-    git(copy, "add", ".")
-    git(copy, "commit", "-qm", "all of it")
-    commit = git(copy, "rev-parse", "HEAD")
-    assert current_commit(copy) == Commit(id=commit)
-    (copy / "notes.txt").write_text("x")
-    assert current_commit(copy) == Commit(id=commit)
-    edit(copy / "fleetune" / "errors.py")
-    assert current_commit(copy) == Commit(id=commit, dirty=True)
-    assert current_commit(copy / "fleetune") == Commit(), "a folder of somebody's checkout is not this project's"

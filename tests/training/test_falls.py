@@ -7,24 +7,14 @@ used once, losses and weights are those of a run without the fault, and no proce
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import psutil
 import pytest
-import torch
 
-from fleetune.contracts import json_io
-from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.plan import Backup, LinkUse, Plan
-from fleetune.contracts.training_request import TrainingRequest
-from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job
 from fleetune.monitoring import follow
@@ -53,36 +43,14 @@ from fleetune.training.faults import (
     FaultyLauncher,
     happened,
 )
-from flows.chaos import training as chaos_training
-from flows.chaos.rehearsal import named
-from flows.chaos.schedule import CoordinatorEnd, Schedule
-from flows.chaos.training import SCHEDULE
+from tests.support.training.falls import ROUNDS, TRAINING, Trained, assert_nothing_lost, table_plan
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.recording import Recording
-from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan, stage_task, training_task
+from tests.support.training.runs import Prepared, final_state, prepared, run_plan, training_task
 
-ROUNDS = 5
-TRAINING = TrainingRequest(
-    rounds=ROUNDS,
-    batch_samples=24,
-    micro_batch_samples=8,
-    learning_rate=1e-3,
-    schedule="cosine",
-    checkpoint_every_rounds=2,
-)
-TOLERANCE = 1e-5
-"""Relative distance of losses and tensors that other orders of addition may lead to."""
 FROZEN_S = 0.3
 NARROW = 1e-3
 """Share of a link at which all but small messages are sent in pieces."""
-PATIENCE_S = 120.0
-
-
-class Trained(NamedTuple):
-    """The result of a training."""
-
-    metrics: TrainingMetrics
-    state: dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +65,6 @@ def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A training by the table's plan that nothing befalls."""
     folder = tmp_path_factory.mktemp("whole")
     return Trained(run_plan(ready, table_plan(ready), TRAINING, folder), final_state(folder))
-
-
-def table_plan(ready: Prepared) -> Plan:
-    """A group of two and one device behind it."""
-    return plan(ready.units, [3], [[3, 5], [8]])
 
 
 def backed_up(made: Plan) -> Plan:
@@ -134,25 +97,6 @@ def meet(
         assert mark is not None and mark.point == fault.point and mark.round - fault.round in beside, (fault, mark)
     events = follow(folder / "output" / "metrics" / "events.jsonl", lambda *_: None, alive=lambda: False)
     return Meeting(Trained(metrics, final_state(folder)), events, recording.jobs)
-
-
-def assert_nothing_lost(ready: Prepared, folder: Path, found: Trained, whole: Trained, bitwise: bool = False) -> None:
-    """Every sample of the epoch is used once, and losses and weights are those of the whole training."""
-    rounds = [each.round for each in read_commits(folder / "work" / "commits.jsonl")]
-    assert rounds == [each.round for each in found.metrics.rounds] == list(range(ROUNDS)), rounds
-    samples = PreparedData(ready.folders.data).size("train")
-    used = np.bincount(
-        np.concatenate([batch_indices(samples, TRAINING.batch_samples, ready.seed, round) for round in rounds]),
-        minlength=samples,
-    )
-    assert used.max() - used.min() <= 1, "no sample is used again before all were"
-    losses = [(ours.loss, other.loss) for ours, other in zip(found.metrics.rounds, whole.metrics.rounds, strict=True)]
-    assert all(abs(ours - other) <= (0 if bitwise else TOLERANCE * abs(other)) for ours, other in losses), losses
-    assert found.state.keys() == whole.state.keys()
-    for name, tensor in whole.state.items():
-        distance = float((tensor.double() - found.state[name].double()).norm())
-        limit = 0.0 if bitwise else TOLERANCE * max(1.0, float(tensor.double().norm()))
-        assert distance <= limit, (name, distance)
 
 
 def fault(device: str, kind: str, point: str, round: int = 2, number: int = 0, **more: Any) -> Fault:
@@ -317,28 +261,6 @@ def test_a_device_that_comes_out_of_a_long_freeze_changes_nothing(
     finally:
         for job in launcher.jobs:
             job._job.stop(0.0)  # type: ignore[attr-defined]
-
-
-@pytest.mark.slow
-def test_the_coordinator_is_killed_between_logging_and_sending_a_commit(
-    ready: Prepared, whole: Trained, tmp_path: Path
-) -> None:
-    """Its devices end with it. The round that no device has applied is run again from the checkpoint, to the same bits,
-    though it is in the log.
-    """
-    made, work = table_plan(ready), tmp_path / "work"
-    task = stage_task(ready, made, tmp_path, TRAINING)
-    json_io.write(Schedule(coordinator=(CoordinatorEnd(number=0, round=3),)), work / SCHEDULE)
-    command = [sys.executable, "-m", chaos_training.__name__, "--task", str(task)]
-    killed = subprocess.run(command, stdout=subprocess.DEVNULL, timeout=PATIENCE_S, check=False)
-    assert killed.returncode == -signal.SIGKILL and len(read_commits(work / "commits.jsonl")) == 4
-    until_s = time.monotonic() + PATIENCE_S
-    while left := [each for each in psutil.process_iter() if named(each, str(tmp_path))]:
-        assert time.monotonic() < until_s, f"still there: {left}"
-        time.sleep(0.05)
-    metrics = run_plan(ready, made, TRAINING, tmp_path)
-    assert metrics.resumed_from_round == 2
-    assert_nothing_lost(ready, tmp_path, Trained(metrics, final_state(tmp_path)), whole, bitwise=True)
 
 
 @pytest.mark.slow
