@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import zmq
 
@@ -213,6 +213,22 @@ class Endpoint:
         if name not in self._peers:
             raise Refused(f"endpoint {self.name}: {name!r} is not connected; call connect first")
         return self._peers[name]
+
+
+class EndpointFactory(Protocol):
+    """Makes a process's end of the links: `Endpoint`, or what takes its place."""
+
+    def __call__(
+        self,
+        name: str,
+        keys: KeyPair,
+        allowed: Mapping[str, bytes],
+        *,
+        run: str,
+        listen: Listen | None = None,
+        note: Callable[[str], None],
+    ) -> Endpoint:
+        """See `Endpoint`."""
 
 
 def _received(arrived: InboundMessage) -> Received:

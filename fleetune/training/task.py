@@ -17,6 +17,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import NoStopRequest, Progress, StopRequest, ignore_progress
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import Sites
+from fleetune.links.endpoint import Endpoint, EndpointFactory
 from fleetune.training.validation import BeginScoring
 
 COORDINATOR = "coordinator"
@@ -53,6 +54,8 @@ class TrainingTask:
     """Receives checkpoint/ and metrics/."""
     sites: Sites
     """Launchers of the workers; already entered as a context."""
+    make_endpoint: EndpointFactory = Endpoint
+    """Makes the coordinator's end of the links; the workers' are made by what the launchers start."""
     progress: Progress = ignore_progress
     note: Callable[[str], None] = lambda text: None
     """Receives sentences for readers of the run: where training resumes, and what cannot be used."""

@@ -39,7 +39,7 @@ from fleetune.contracts.mixed_precision import FP16
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.links.authentication import KeyPair
-from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.endpoint import Endpoint, EndpointFactory, Listen
 from fleetune.links.peer import Tap
 from fleetune.models.device_memory import PeakMemory, compute_on
 from fleetune.recovery.holdings import Attempt, Version
@@ -69,17 +69,36 @@ def main(tap: Tap | None = None, exchange: Callable[[Endpoint, str, torch.device
     task = json_io.read(WorkerTask, arguments.parse_args().task)
     secrets = json_io.parse(WorkerKeys, sys.stdin.buffer.readline(), "keys on stdin")
     torch.set_num_threads(task.threads)
+    return serve(task, secrets, Endpoint, exchange, _exit_abandoned, tap)
+
+
+def serve(
+    task: WorkerTask,
+    secrets: WorkerKeys,
+    make_endpoint: EndpointFactory,
+    make_exchange: Callable[[Endpoint, str, torch.device], Exchange],
+    abandoned: Callable[[Exchange, str], None],
+    tap: Tap | None = None,
+) -> int:
+    """Run a worker in this thread; return its exit code. abandoned: told, in a thread, why nobody needs it any more."""
     keys = KeyPair(public=secrets.public.encode(), secret=secrets.secret.encode())
     allowed = {n: key.encode() for n, key in {**secrets.peers, COORDINATOR: secrets.coordinator_public}.items()}
     listen = Listen(bind=task.bind, address=task.address, delays_s=task.delays_s, urgent=SAVE)
-    with Endpoint(task.device, keys, allowed, run=task.run, listen=listen, note=_note) as endpoint:
+    with make_endpoint(task.device, keys, allowed, run=task.run, listen=listen, note=_note) as endpoint:
         endpoint.tap = tap
         endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
-        return _serve(task, endpoint, allowed, exchange(endpoint, COORDINATOR, torch.device(task.accelerator)))
+        exchange = make_exchange(endpoint, COORDINATOR, torch.device(task.accelerator))
+        return _obey(task, endpoint, allowed, exchange, lambda why: abandoned(exchange, why))
 
 
-def _serve(task: WorkerTask, endpoint: Endpoint, allowed: dict[str, bytes], exchange: Exchange) -> int:
-    beat = Heartbeat(exchange, endpoint, COORDINATOR, lambda why: _exit_abandoned(exchange, why))
+def _obey(
+    task: WorkerTask,
+    endpoint: Endpoint,
+    allowed: dict[str, bytes],
+    exchange: Exchange,
+    abandoned: Callable[[str], None],
+) -> int:
+    beat = Heartbeat(exchange, endpoint, COORDINATOR, abandoned)
     try:
         exchange.send_control("hello", {"address": endpoint.address, "pid": os.getpid()})
         with beat.running():

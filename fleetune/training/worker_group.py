@@ -16,7 +16,7 @@ from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exi
 from fleetune.formatting import gigabytes
 from fleetune.launching import Job, describe_exit, describe_used_memory
 from fleetune.links.authentication import new_key_pair
-from fleetune.links.endpoint import Endpoint, Listen
+from fleetune.links.endpoint import Listen
 from fleetune.links.message import Message, Received
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import Attempt
@@ -86,7 +86,9 @@ class WorkerGroup:
         """The one whose work devices do."""
         self._gone, self._back = set[str](task.spares), set[str]()
         listen = Listen(bind=task.sites.listen)
-        self._endpoint = Endpoint(COORDINATOR, own_keys, self._public, run=run, listen=listen, note=self._log_refused)
+        self._endpoint = task.make_endpoint(
+            COORDINATOR, own_keys, self._public, run=run, listen=listen, note=self._log_refused
+        )
         self._commands = WorkerCommands(
             task=task,
             run=run,

@@ -1,4 +1,4 @@
-"""Runs the partitioned runtime in separate processes over real links, for tests."""
+"""Runs the partitioned runtime, for tests: in one process, or in separate ones over real links."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,9 @@ from fleetune.launching import LocalSites
 from fleetune.models.graph import Graph
 from fleetune.training.coordinator import train
 from fleetune.training.task import TrainingTask
+from tests.support.links.in_memory import MemoryLinks
 from tests.support.preparation.instances import PreparedFolders, prepared_below
+from tests.support.training.in_one_process import ThreadLauncher
 
 MICRO_BATCH, MICRO_BATCHES = 8, 3
 
@@ -62,10 +64,11 @@ def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Pl
 
 
 def run_plan(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> TrainingMetrics:
-    """Train with one process per device, each with `threads` threads (default 1), over links of `latency_s`.
+    """Train by the coordinator; workers are threads, and messages stay in memory, unless something asks for processes.
 
-    `cores`: CPU quota of each device, emulated; by default they compute at full speed. `accelerators`: device ->
-    `cuda:N`; the others compute on CPUs. `memory_bytes`: of each device.
+    Each of these does: `processes`; a `launcher`; `threads` of each device (default 1); `cores`: CPU quota of each
+    device, emulated (by default they compute at full speed); `accelerators`: device -> `cuda:N`, the others compute on
+    CPUs. `latency_s`: of the links. `memory_bytes`: of each device.
     """
     return train(training_task(ready, made, training, folder, **changes))
 
@@ -75,7 +78,12 @@ def training_task(ready: Prepared, made: Plan, training: TrainingRequest, folder
     devices = (*made.devices, *changes.pop("spares", ()))
     threads, latency_s = changes.pop("threads", 1), changes.pop("latency_s", 1e-4)
     cores, accelerators = changes.pop("cores", None), changes.pop("accelerators", {})
-    memory_bytes = changes.pop("memory_bytes", 8 << 30)
+    memory_bytes, launcher = changes.pop("memory_bytes", 8 << 30), changes.pop("launcher", None)
+    if changes.pop("processes", False) or launcher or threads > 1 or cores is not None or accelerators:
+        ends: dict[str, Any] = {"sites": LocalSites(launcher)}
+    else:
+        links = MemoryLinks()
+        ends = {"sites": LocalSites(ThreadLauncher(links)), "make_endpoint": links.endpoint}
     fleet = Fleet(
         devices=tuple(
             Device(
@@ -117,7 +125,7 @@ def training_task(ready: Prepared, made: Plan, training: TrainingRequest, folder
         seed=ready.seed,
         work=folder / "work",
         output=folder / "output",
-        sites=LocalSites(changes.pop("launcher", None)),
+        **ends,
         **changes,
     )
 
