@@ -1,30 +1,123 @@
-"""Signals, property tests without a deadline, and the order of test files: those of services, then those with most slow
-tests, lest one worker be left alone with one."""
+"""Tiers, processes and order of the tests, and what a run of all of them shows; signals; property tests without a
+deadline.
+
+Tests of a file stay together, and those of containers too, since they share an engine; what took longest when all was
+measured comes first, lest one process be left alone with it.
+"""
 
 import signal
-from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-SERVICES = Path(__file__).parent / "flows" / "service"
+from tests.support import left_out
+from tests.support.left_out import LeftOut
+from tests.support.tiers import Tiers, changed_since, read_rules
+from tests.support.whole_run import WholeRun, keep_measured, measured_seconds
+
+TOGETHER = ("tests/engine/", "tests/browser/")
+"""Folders whose tests run in one process, one after another."""
 
 # An example that a busy machine takes from the processor for 200 ms is no fault of what it tests.
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any pace")
 
 
-def pytest_configure() -> None:
-    """Hear Ctrl-C even if started in a shell's background, where it is ignored: children inherit that, and some tests
-    send it to them."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of `make test` and `make test-all`."""
+    group = parser.getgroup("fleetune")
+    group.addoption("--first-tier", action="store_true", help="leave out what tests/tiers.toml lists")
+    group.addoption(
+        "--changed-since", default="", metavar="COMMIT", help="of that, run what has changed since a commit"
+    )
+    group.addoption("--whole-run", action="store_true", help="show one line a minute, and a table at the end")
+    group.addoption("--keep-measured", action="store_true", help="keep each test's seconds in tests/measured.json")
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by file; the order within a file stays, and so do its fixtures. Each worker's service is needed no more once
-    its files have been run, and takes a tenth of a core as long as it lives."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: (SERVICES not in item.path.parents, -slow[item.path]))
+def pytest_configure(config: pytest.Config) -> None:
+    """Hear Ctrl-C even if started in a shell's background, where it is ignored: children inherit that, and some tests
+    send it to them. Show a run as its options say."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and config.getoption("--whole-run") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(WholeRun(reporter), "whole-run")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what is slow, leave out the second tier before folders look what they lack, and sort by file; the order
+    within a file stays."""
+    known = measured_seconds()
+    for item in items:
+        if item.nodeid in known["tests"]:
+            item.add_marker("slow")
+    if config.getoption("--first-tier"):
+        _leave_out_second_tier(config, items)
+    yield
+    whole = {folder: sum(s for f, s in known["files"].items() if f.startswith(folder)) for folder in TOGETHER}
+    of_file = {item.nodeid.split("::")[0] for item in items}
+    seconds = {f: next((whole[t] for t in TOGETHER if f.startswith(t)), known["files"].get(f, 0.0)) for f in of_file}
+    items.sort(key=lambda item: (-seconds[file := item.nodeid.split("::")[0]], scope_of(item.nodeid), file))
+
+
+def _leave_out_second_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
+    since = config.getoption("--changed-since")
+    tiers = Tiers(read_rules(), changed_since(since) if since else ())
+    rules = {item: rule for item in items if (rule := tiers.left_out(item.nodeid)) is not None}
+    for rule in dict.fromkeys(rules.values()):
+        ours = [item for item, its in rules.items() if its is rule]
+        said = LeftOut(tests=len(ours), what=rule.tests, why=rule.why, how="make test-all")
+        left_out.leave_out(config, items, ours, said)
+
+
+def scope_of(test: str) -> str:
+    """Return what the tests have in common that are run by one process."""
+    file = test.split("::")[0]
+    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process what belongs together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid)
+
+    return Scheduler(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """To have left everything out is no failure where it is allowed; whoever started this process is told of it."""
+    left_out.hand_over(session.config)
+    listed = left_out.listed(session.config)
+    if any(each.required for each in listed):
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    elif exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and listed:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over what a process has left out."""
+    left_out.take_over(node.config, getattr(node, "workeroutput", {}))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Show the table, or only what was left out."""
+    shown = config.pluginmanager.get_plugin("whole-run")
+    listed = left_out.listed(config)
+    if shown is None:
+        lines = [str(each) for each in listed]
+    else:
+        lines = shown.table(listed)
+        if config.getoption("--keep-measured"):
+            keep_measured(shown.seconds())
+    for line in lines:
+        terminalreporter.write_line(line)

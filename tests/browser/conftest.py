@@ -1,13 +1,11 @@
-"""Tests with a browser: left out in one line where it or Playwright is missing, and never unnoticed.
+"""Tests with a browser: left out where there is none, and never unnoticed.
 
 All of them carry the marker `browser`; those of a process share a service. With FLEETUNE_BROWSER_TESTS=required it is
 an error to leave them out. Fixtures live as long as this package: Playwright's event loop would disturb the tests of
 others.
 """
 
-import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests.support.browser.program import chromium
 from tests.support.flows.service.client import ServiceClient
+from tests.support.left_out import LeftOut, leave_out
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -22,46 +21,19 @@ if TYPE_CHECKING:
     from tests.support.browser.ui import Ui
 
 HERE = Path(__file__).parent
-REQUIRED = "required"
 WIDTH, HEIGHT = 1400, 900
 OF_THE_DRAWING = tuple(f"Cannot read properties of null (reading '{name}')" for name in ("x", "addChild"))
 
 
-def lack() -> str:
-    """What these tests need and this machine has not; empty where they can run."""
-    if find_spec("playwright") is None:
-        return "the browser tests are left out (no playwright in this environment): make test installs it"
-    if not chromium():
-        return "the browser tests are left out (no chromium): make browser, then make test, includes them"
-    return ""
-
-
-LACK = lack()
-collect_ignore_glob = ["test_*.py"] if LACK else []
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder; an error where they must run and cannot."""
-    if LACK and os.environ.get("FLEETUNE_BROWSER_TESTS") == REQUIRED:
-        raise pytest.UsageError(f"FLEETUNE_BROWSER_TESTS=required, but {LACK}")
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker("browser")
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """To have left everything out is a failure where it is not allowed, also when other processes have collected."""
-    if LACK and os.environ.get("FLEETUNE_BROWSER_TESTS") == REQUIRED:
-        session.exitstatus = pytest.ExitCode.USAGE_ERROR
-    elif LACK and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        session.exitstatus = pytest.ExitCode.OK
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last line."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if LACK and reporter is not None:
-        reporter.write_line(LACK)
+    """Mark the tests of this folder; leave them out where there is no browser."""
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        item.add_marker("browser")
+    if ours and not chromium():
+        said = LeftOut(tests=len(ours), what="a browser", why="no chromium", how="make browser, then make test")
+        leave_out(config, items, ours, said, "FLEETUNE_BROWSER_TESTS")
 
 
 @pytest.fixture(scope="package")

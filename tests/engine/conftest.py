@@ -1,4 +1,4 @@
-"""Tests that need a container engine: left out in one line where none can serve, and never unnoticed.
+"""Tests that need a container engine: left out where none can serve, and never unnoticed.
 
 All of them carry the marker `engine` and need the image fleetune-mounted; `@pytest.mark.image("plan")` on a test says
 that it needs another. With FLEETUNE_ENGINE_TESTS=required it is an error to leave one out.
@@ -19,11 +19,10 @@ import pytest
 from containers import engine_api, images
 from fleetune.launching.docker import cleanup
 from tests.support.engine.second_engine import second as second
-from tests.support.left_out import LeftOut
+from tests.support.left_out import LeftOut, leave_out
 
 HERE = Path(__file__).parent
 USUAL = "mounted"
-LEFT_OUT = LeftOut("FLEETUNE_ENGINE_TESTS")
 LABELS = ("fleetune.run", "fleetune.test")
 """What everything carries that we make on an engine, or that a test does."""
 WEIGHTS = {Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096, Path("/sys/fs/cgroup/docker/cpu.weight"): 400}
@@ -41,17 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     lacks = _lacks(set().union(*needs.values()))
     left_out = [item for item in ours if needs[item] & set(lacks)]
     if left_out:
-        LEFT_OUT.leave_out(config, items, left_out, _sentence(len(left_out), len(ours), lacks))
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Leaving everything out is no failure."""
-    LEFT_OUT.sessionfinish(session, exitstatus)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last line."""
-    LEFT_OUT.unconfigure(config)
+        said = _said(len(left_out), lacks)
+        leave_out(config, items, left_out, said, "FLEETUNE_ENGINE_TESTS")
 
 
 def _needs(item: pytest.Item) -> set[str]:
@@ -68,13 +58,14 @@ def _lacks(needed: set[str]) -> dict[str, str]:
     return {target: lack for target, lack in lacks.items() if lack}
 
 
-def _sentence(left_out: int, of_all: int, lacks: dict[str, str]) -> str:
+def _said(left_out: int, lacks: dict[str, str]) -> LeftOut:
     reasons = ", ".join(dict.fromkeys(lacks.values()))
     engine = "engine " if "no engine" in reasons else ""
-    only = " ".join(lacks)
-    return (
-        f"{left_out} of {of_all} container tests are left out ({reasons}): "
-        f"make {engine}images ONLY='{only}', then make test, includes them"
+    return LeftOut(
+        tests=left_out,
+        what="containers",
+        why=reasons,
+        how=f"make {engine}images ONLY='{' '.join(lacks)}', then make test",
     )
 
 

@@ -1,34 +1,63 @@
-"""Tests that nothing here can serve: left out in one line, and never unnoticed."""
+"""Tests that were collected and are not run: with the reason and the command that runs them, never unnoticed."""
 
 import os
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 
 REQUIRED = "required"
 
 
+@dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """What a folder's conftest leaves out; its hooks of the same names call these."""
+    """Tests that are not run."""
 
-    def __init__(self, variable: str) -> None:
-        """variable: of the environment; set to `required`, it makes leaving out an error."""
-        self._variable, self._said = variable, pytest.StashKey[str]()
+    tests: int
+    what: str
+    why: str
+    how: str
+    """The command that runs them."""
+    required: bool = False
+    """True if leaving them out is an error here."""
 
-    def leave_out(self, config: pytest.Config, items: list[pytest.Item], ours: list[pytest.Item], why: str) -> None:
-        """Take tests off the collected ones, and keep the sentence for the last line."""
-        if os.environ.get(self._variable) == REQUIRED:
-            raise pytest.UsageError(f"{self._variable}=required, but {why}")
-        config.hook.pytest_deselected(items=ours)
-        items[:] = [item for item in items if item not in ours]
-        config.stash[self._said] = why
+    def __str__(self) -> str:
+        return f"{self.tests} tests of {self.what} are left out ({self.why}): {self.how}"
 
-    def sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """To have left everything out is no failure where it is allowed."""
-        if self._said in session.config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-            session.exitstatus = pytest.ExitCode.OK
 
-    def unconfigure(self, config: pytest.Config) -> None:
-        """Write the last line."""
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        if self._said in config.stash and reporter is not None:
-            reporter.write_line(config.stash[self._said])
+_LISTED = pytest.StashKey[list[LeftOut]]()
+
+
+def leave_out(
+    config: pytest.Config, items: list[pytest.Item], ours: list[pytest.Item], said: LeftOut, variable: str = ""
+) -> None:
+    """Take tests off the collected ones, and keep what is said of them for the end.
+
+    variable: of the environment; where it says `required`, the run ends with an error: at once, or at its end where
+    several processes collect.
+    """
+    required = os.environ.get(variable) == REQUIRED
+    if required and not hasattr(config, "workeroutput"):
+        raise pytest.UsageError(f"{variable}=required, but {said}")
+    taken = set(ours)
+    config.hook.pytest_deselected(items=ours)
+    items[:] = [item for item in items if item not in taken]
+    config.stash.setdefault(_LISTED, []).append(replace(said, required=required))
+
+
+def listed(config: pytest.Config) -> list[LeftOut]:
+    """Return what is left out, in the order in which it was found."""
+    return list(config.stash.get(_LISTED, []))
+
+
+def hand_over(config: pytest.Config) -> None:
+    """Give what this process leaves out to the one that started it, if it is one of several."""
+    output = getattr(config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = [asdict(each) for each in listed(config)]
+
+
+def take_over(config: pytest.Config, output: dict[str, object]) -> None:
+    """Take what one of several processes leaves out; all of them collect the same."""
+    given = output.get("left_out")
+    if isinstance(given, list) and not listed(config):
+        config.stash[_LISTED] = [LeftOut(**each) for each in given]
