@@ -7,30 +7,31 @@ PYTEST := OMP_NUM_THREADS=1 GOMP_SPINCOUNT=10000 $(BIN)/python -m pytest -q
 # Else each of the thousands of processes that tests start would compile the project's code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-most test-behind test-rest lint chaos up down engine engine-stop images browser postgres screenshots clean
+# Three processes, since some tests wait; files stay together. What measures rates runs alone, after the others.
+WHOLE := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --whole-run -m "not measures"
+
+.PHONY: demo test test-all lint chaos up down engine engine-stop images browser postgres screenshots clean
 
 demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
 
-# Three at once, since tests of services and of containers also wait: most tests, three files at a time, what lint finds,
-# and behind them, told of when it has ended, the rest. What measures rates comes last, and alone. Without an engine a
-# line says what containers' tests would need. Browser tests have two services and need chromium.
-# FLEETUNE_ENGINE_TESTS=required, which makes the images too, and FLEETUNE_BROWSER_TESTS=required make leaving them out
-# a failure, and so do FLEETUNE_POSTGRES_TESTS=required for those with a Postgres server, FLEETUNE_CUDA_TESTS=required for
-# those with a GPU.
+# What every change must pass: lint, types, rules of imports, and all tests but those that tests/tiers.toml leaves to
+# test-all; with SINCE=COMMIT also those of them that have changed since then. The last lines say what ran, what was left
+# out, why, and how to run it. FLEETUNE_ENGINE_TESTS=required makes it a failure to leave out tests of containers; so do
+# FLEETUNE_BROWSER_TESTS, FLEETUNE_POSTGRES_TESTS and FLEETUNE_CUDA_TESTS for those with a browser, Postgres or a GPU.
 test: $(STAMP)
-	@$(MAKE) --no-print-directory --jobs=3 test-most test-behind lint
+	$(WHOLE) --first-tier $(if $(SINCE),--changed-since $(SINCE))
+	$(if $(SINCE),$(PYTEST) -m measures tests/engine --first-tier --changed-since $(SINCE))
+
+# All tests, in all images, with the browser and Postgres; on a GPU too, where there is one. When all have passed and
+# nothing is uncommitted, .ci/tested names the commit: CI runs of the second tier what has changed since.
+test-all: export FLEETUNE_ENGINE_TESTS := required
+test-all: export FLEETUNE_BROWSER_TESTS := required
+test-all: export FLEETUNE_POSTGRES_TESTS := required
+test-all: images browser postgres
+	$(WHOLE) --keep-measured
 	$(PYTEST) -m measures tests/engine
-
-test-most: $(STAMP)
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=15 --ignore=tests/engine --ignore=tests/browser --ignore=tests/cuda
-
-test-behind: $(STAMP)
-	@told=$$(mktemp); $(MAKE) --no-print-directory test-rest >$$told 2>&1; code=$$?; cat $$told; rm $$told; exit $$code
-
-test-rest: $(STAMP) $(if $(filter required,$(FLEETUNE_ENGINE_TESTS)),images)
-	$(PYTEST) --durations=30 --durations-min=15 -m "not measures" tests/engine tests/cuda
-	$(PYTEST) -n 2 --dist worksteal tests/browser
+	@git diff --quiet HEAD -- . ':!tests/measured.json' && git rev-parse HEAD > .ci/tested
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check -q .

@@ -72,6 +72,9 @@ def _leave_out_second_tier(config: pytest.Config, items: list[pytest.Item]) -> N
         ours = [item for item, its in rules.items() if its is rule]
         said = LeftOut(tests=len(ours), what=rule.tests, why=rule.why, how="make test-all")
         left_out.leave_out(config, items, ours, said)
+    for file, why in tiers.brought_back.items():
+        if why:
+            left_out.say(config, f"run of the second tier: {file}, since {why} has changed")
 
 
 def scope_of(test: str) -> str:
@@ -116,7 +119,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if shown is None:
         lines = [str(each) for each in listed]
     else:
-        lines = shown.table(listed)
+        lines = [*shown.table(listed), *left_out.said(config)]
         if config.getoption("--keep-measured"):
             keep_measured(shown.seconds())
     for line in lines:

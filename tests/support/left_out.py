@@ -25,6 +25,7 @@ class LeftOut:
 
 
 _LISTED = pytest.StashKey[list[LeftOut]]()
+_SAID = pytest.StashKey[list[str]]()
 
 
 def leave_out(
@@ -49,15 +50,26 @@ def listed(config: pytest.Config) -> list[LeftOut]:
     return list(config.stash.get(_LISTED, []))
 
 
+def say(config: pytest.Config, line: str) -> None:
+    """Keep a line for the end."""
+    config.stash.setdefault(_SAID, []).append(line)
+
+
+def said(config: pytest.Config) -> list[str]:
+    """Return the lines for the end."""
+    return list(config.stash.get(_SAID, []))
+
+
 def hand_over(config: pytest.Config) -> None:
     """Give what this process leaves out to the one that started it, if it is one of several."""
     output = getattr(config, "workeroutput", None)
     if output is not None:
         output["left_out"] = [asdict(each) for each in listed(config)]
+        output["said"] = said(config)
 
 
 def take_over(config: pytest.Config, output: dict[str, object]) -> None:
     """Take what one of several processes leaves out; all of them collect the same."""
-    given = output.get("left_out")
-    if isinstance(given, list) and not listed(config):
-        config.stash[_LISTED] = [LeftOut(**each) for each in given]
+    given, lines = output.get("left_out"), output.get("said")
+    if isinstance(given, list) and isinstance(lines, list):
+        config.stash[_LISTED], config.stash[_SAID] = [LeftOut(**each) for each in given], lines

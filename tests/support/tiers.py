@@ -1,8 +1,13 @@
-"""Which tests `make test` runs: all but those that tests/tiers.toml leaves to `make test-all`, unless they changed."""
+"""Which tests `make test` runs: all but those that tests/tiers.toml leaves to `make test-all`, unless they changed.
+
+`python -m tests.support.tiers COMMIT` prints what the tests that are run since a commit need beside Python: images of
+the Dockerfile, and programs of Debian.
+"""
 
 import ast
 import functools
 import subprocess
+import sys
 import tomllib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -34,7 +39,8 @@ class Tiers:
     changed: Collection[str] = ()
     """Files, by their paths in the repository."""
     root: Path = ROOT
-    _brought_back: dict[str, str] = field(default_factory=dict, compare=False)
+    brought_back: dict[str, str] = field(default_factory=dict, compare=False)
+    """Test file -> a changed file for which it is run; empty where there is none."""
 
     def left_out(self, test: str) -> Rule | None:
         """Return the rule that leaves a test (its node id) to `make test-all`; None if it is run."""
@@ -46,11 +52,11 @@ class Tiers:
 
     def brought_back_by(self, file: str, rule: Rule) -> str:
         """Return a changed file for which a test file is run; empty if there is none."""
-        if file not in self._brought_back:
+        if file not in self.brought_back:
             read = {file, *imported(self.root, file)}
             found = (each for each in sorted(self.changed) if each in read or _is_below_any(each, rule.covers))
-            self._brought_back[file] = next(found, "")
-        return self._brought_back[file]
+            self.brought_back[file] = next(found, "")
+        return self.brought_back[file]
 
 
 def read_rules(path: Path = TIERS) -> tuple[Rule, ...]:
@@ -77,6 +83,22 @@ def imported(root: Path, test_file: str) -> set[str]:
                 if file.startswith("tests/"):
                     ahead.append(file)
     return found
+
+
+def main(commit: str) -> None:
+    """Print the needs: of the first tier, and of the files that are brought back."""
+    tiers = Tiers(read_rules(), changed_since(commit))
+    back = set()
+    for rule in tiers.rules:
+        files = [rule.tests] if rule.tests.endswith(".py") else map(str, (ROOT / rule.tests).rglob("test_*.py"))
+        names = (str(Path(file).relative_to(ROOT)) for file in files)
+        back |= {name for name in names if tiers.brought_back_by(name, rule)}
+    needs = ["browser", "mounted"]
+    if any(_is_below(name, "tests/engine") for name in back):
+        needs += ["plan", "train"]
+    if any("postgres" in name for name in back):
+        needs.append("postgres")
+    sys.stdout.write(" ".join(needs) + "\n")
 
 
 def _conftests(root: Path, test_file: str) -> list[str]:
@@ -119,3 +141,7 @@ def _is_below_any(path: str, folders: Collection[str]) -> bool:
 def _git(root: Path, *arguments: str) -> list[str]:
     done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,39 +1,29 @@
-"""Tests with a Postgres server: left out in one line where its programs are missing, and never unnoticed.
+"""Tests with a Postgres server: left out where its programs are missing, and never unnoticed.
 
 With FLEETUNE_POSTGRES_TESTS=required it is an error to leave them out.
 """
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.flows.service.client import ServiceClient
 from tests.support.flows.service.postgres.cluster import Cluster, programs
+from tests.support.left_out import LeftOut, leave_out
 
+HERE = Path(__file__).parent
 PROGRAMS = programs()
-LACK = "the Postgres tests are left out (no initdb): make postgres, then make test, includes them"
-IS_AN_ERROR = PROGRAMS is None and os.environ.get("FLEETUNE_POSTGRES_TESTS") == "required"
-collect_ignore_glob = ["test_*.py"] if PROGRAMS is None else []
 
 
-def pytest_collection_modifyitems() -> None:
-    """An error where they must run and cannot."""
-    if IS_AN_ERROR:
-        raise pytest.UsageError(f"FLEETUNE_POSTGRES_TESTS=required, but {LACK}")
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The same, where other processes have collected."""
-    if IS_AN_ERROR:
-        session.exitstatus = pytest.ExitCode.USAGE_ERROR
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last line."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if PROGRAMS is None and reporter is not None:
-        reporter.write_line(LACK)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of this folder where there is no server to start."""
+    ours = [item for item in items if HERE in item.path.parents]
+    if ours and PROGRAMS is None:
+        how = "make postgres, then make test-all"
+        said = LeftOut(tests=len(ours), what="Postgres", why="no initdb", how=how)
+        leave_out(config, items, ours, said, "FLEETUNE_POSTGRES_TESTS")
 
 
 @pytest.fixture(scope="package")
