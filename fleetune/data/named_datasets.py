@@ -4,6 +4,7 @@ Data sets of the hub are loaded through the optional `datasets` package.
 """
 
 import ast
+import functools
 import hashlib
 import importlib
 import math
@@ -86,8 +87,13 @@ def stdlib_sources() -> DataSource:
     return DataSource(train=(InMemoryTable(name="stdlib-sources", values=rows, row_noun="file"),), packed=True)
 
 
-def _docstrings() -> Iterator[tuple[str, str]]:
-    """(top-level name, docstring with white space normalised), in order of file and line."""
+@functools.cache
+def _docstrings() -> tuple[tuple[str, str], ...]:
+    """(top-level name, docstring with white space normalised), in order of file and line; parsing takes seconds."""
+    return tuple(_parsed_docstrings())
+
+
+def _parsed_docstrings() -> Iterator[tuple[str, str]]:
     for name, path in stdlib_files():
         package = name.split("/")[0].removesuffix(".py")
         if package.startswith("_") or package in PACKAGED_APART:
