@@ -99,15 +99,20 @@ class ChaosReport:
         return all(check.ok for check in self.checks)
 
 
-def rehearse(context: RunContext, config: RunConfig, request: ChaosRequest) -> ChaosReport:
-    """Run the pipeline until it has a plan, train twice and compare; Refused for what faults cannot befall."""
+def rehearse(
+    context: RunContext, config: RunConfig, request: ChaosRequest, run_with: api.RunWith = api.run_with
+) -> ChaosReport:
+    """Run the pipeline until it has a plan, train twice and compare; Refused for what faults cannot befall.
+
+    run_with: runs the pipeline.
+    """
     _check(config)
     rounds = config.training.rounds
     if request.minutes is not None:
         positive("chaos", minutes=request.minutes)
         rounds = request.faults + BORDER_ROUNDS
     check_room(len(config.fleet.devices), rounds, request.faults)  # before anything is measured
-    made = api.run_with(context, config, StageSelection(until="plan"))
+    made = run_with(context, config, StageSelection(until="plan"))
     return Rehearsal(context, made).report(request)
 
 
