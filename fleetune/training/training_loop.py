@@ -4,7 +4,7 @@
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,8 +187,7 @@ class TrainingLoop:
             yield self._lost(each)
 
     def _outsider(self, *names: str) -> str | None:
-        """Return the first of these that has come back and that no attempt knows yet: no round fails with it."""
-        return next((name for name in names if name in self._workers.living and name not in self._state.members), None)
+        return first_outsider(names, self._workers.living, self._state.members)
 
     def _said(self, said: Said) -> Iterable[p.Event]:
         device, header = said.device, said.header
@@ -397,3 +396,8 @@ class TrainingLoop:
     def _note_end(self, command: p.End) -> Iterable[p.Event]:
         self._end = command
         return ()
+
+
+def first_outsider(names: Iterable[str], living: Collection[str], members: Collection[str]) -> str | None:
+    """Return the first of these that has come back and that no attempt knows yet: no round fails with it."""
+    return next((name for name in names if name in living and name not in members), None)
