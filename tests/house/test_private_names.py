@@ -9,6 +9,8 @@ TESTS = Path(__file__).parents[1]
 OURS = ("benchmarks", "containers", "fleetune", "flows", "stages", "tests")
 REASON = ("# private: ", "# replaced: ")
 OWN = ("self", "cls")
+DOCUMENTED = ("_replace", "_exit")
+"""Public names of Python itself: `_replace` of named tuples, and `os._exit`."""
 
 
 def without_reason(path: Path) -> Iterator[str]:
@@ -69,7 +71,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.endswith("__")
+    return name.startswith("_") and not name.endswith("__") and name not in DOCUMENTED
 
 
 def _is_ours(module: str) -> bool:
