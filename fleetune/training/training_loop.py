@@ -4,7 +4,7 @@
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from fleetune.training.migration import Migration, describe_version, parse_holdi
 from fleetune.training.pace import PaceWatch
 from fleetune.training.parcels import FETCH, StoredParcels
 from fleetune.training.patience import Patience
-from fleetune.training.returns import Returns
+from fleetune.training.returns import Returns, first_outsider
 from fleetune.training.revisions import Revisions
 from fleetune.training.round_metrics import round_metrics
 from fleetune.training.task import TrainingTask
@@ -396,8 +396,3 @@ class TrainingLoop:
     def _note_end(self, command: p.End) -> Iterable[p.Event]:
         self._end = command
         return ()
-
-
-def first_outsider(names: Iterable[str], living: Collection[str], members: Collection[str]) -> str | None:
-    """Return the first of these that has come back and that no attempt knows yet: no round fails with it."""
-    return next((name for name in names if name in living and name not in members), None)

@@ -13,7 +13,7 @@ from fleetune.links.message import Received
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import Attempt
 from fleetune.training.device_watch import Found, Lost, Said
-from fleetune.training.training_loop import first_outsider
+from fleetune.training.returns import first_outsider
 from fleetune.training.worker_group import WorkerGroup
 from tests.support.links.ends import PATIENCE_S
 from tests.support.training.fake_workers import FakeLauncher
