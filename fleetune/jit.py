@@ -126,17 +126,17 @@ _found: list[Path | None] = []
 def _folder() -> Path | None:
     """Cache folder for this version's code, beside the source or in the user's cache; deletes older versions'."""
     if not _found:
-        _found.append(_choose(f"compiled-{_digest()}", (_HERE / "__pycache__", *_users_cache())))
+        _found.append(choose_folder(f"compiled-{_digest()}", (_HERE / "__pycache__", *users_cache())))
     return _found[0]
 
 
-def _users_cache() -> tuple[Path, ...]:
+def users_cache() -> tuple[Path, ...]:
     """The user's cache folder, as a tuple; empty for a user without a home."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return (Path(cache) / "fleetune",) if os.path.isabs(cache) else ()
 
 
-def _choose(name: str, parents: Sequence[Path]) -> Path | None:
+def choose_folder(name: str, parents: Sequence[Path]) -> Path | None:
     """Return the first writable folder called `name` below `parents`; None if there is none.
 
     numba ignores folders that it cannot write to. If one with cached code is read-only (in an image or a mount),

@@ -24,6 +24,9 @@ from flows.runner import Runner
 from flows.service_files import PRIVATE
 from flows.tracking import EventListener, StageEvent, both, ignore_event
 
+RunWith = Callable[[RunContext, RunConfig, StageSelection], RunRecord]
+"""How a config is run in a context: by `run_with`, or by what takes its place."""
+
 
 def run(
     config: RunConfig,
@@ -57,7 +60,7 @@ def run_made(context: RunContext, make: Callable[[RunContext], Runner], dry_run:
     prefect_server.check_configured_server()
     used = filesystem.folders(context.store.local)
     try:
-        _check_writable(context.store.local)
+        check_writable(context.store.local)
         context.listen(StageEvent(stage="run", kind="note", text="connecting to Prefect"))
         prefect_server.ensure(context.store.local / "prefect")
         with runner:
@@ -74,7 +77,7 @@ def run_made(context: RunContext, make: Callable[[RunContext], Runner], dry_run:
     return runner.record
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Create the folder, for its owner alone, as it will hold copies of data; one that is there keeps its rights.
 
     Writes a test file. Refused when that is not permitted, OSError when the disk is full.

@@ -136,12 +136,12 @@ def _containers() -> tuple[Finding, ...]:
     except engine_api.EngineUnavailable as error:
         advice = "make engine starts one" if engine_api.FLEETUNE_SOCKET in places else "start it, or unset DOCKER_HOST"
         return (Finding(topic="Docker", state=LIMITED, words=f"no engine {error}: {advice}; {meaning}"),)
-    return (Finding(topic="Docker", state=GOOD, words=answer.summary), images, _links())
+    return (Finding(topic="Docker", state=GOOD, words=answer.summary), images, check_links())
 
 
-def _links() -> Finding:
-    """Check the shaping of links between containers."""
-    can, words = machine.describe_link_shaping()
+def check_links(root: Path = Path("/")) -> Finding:
+    """Check the shaping of links between containers, by the files of the kernel under `root`."""
+    can, words = machine.describe_link_shaping(root)
     return Finding(topic="Shaped links", state=GOOD if can else LIMITED, words=words)
 
 

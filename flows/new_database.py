@@ -9,6 +9,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,19 @@ from sqlalchemy.engine import make_url
 
 KEPT = Path(__file__).with_name("__pycache__") / f"prefect-{prefect.__version__}-sqlite-{sqlite3.sqlite_version}.db"
 
-_migrate = PrefectDBInterface.create_db
+Migrate = Callable[[Any], Awaitable[None]]
 
 
 def copy_new_databases() -> None:
     """Have the server of this process copy its database where there is none; call it before the server starts."""
-    PrefectDBInterface.create_db = _create  # type: ignore[assignment, method-assign]
+    PrefectDBInterface.create_db = create  # type: ignore[assignment, method-assign]
 
 
-async def _create(server: Any) -> None:
-    """Migrate a database; where there is no file yet it is copied before, or kept for the next one after."""
+async def create(server: Any, migrate: Migrate = PrefectDBInterface.create_db) -> None:
+    """Migrate the server's database; where there is no file yet it is copied before, or kept for the next one after."""
     made = database_file(server.database_config.connection_url)
     is_kept = made is None or made.exists() or _copy(made)
-    await _migrate(server)
+    await migrate(server)
     if made is not None and not is_kept:
         _keep(made)
 

@@ -3,7 +3,6 @@
 Does not depend on Prefect. A command can be copied: it names the store and the run, and its values are quoted.
 """
 
-import functools
 import shlex
 import shutil
 import sys
@@ -78,7 +77,6 @@ def _comparison(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-@functools.cache
 def _program() -> str:
     """How this program is called here: by its name where the shell finds it, else by its path."""
     if shutil.which(PROGRAM):

@@ -65,13 +65,13 @@ class Reevaluation:
         source = self.config.data.named.rstrip("/").rpartition("/")[2]
         return f"{self.config.name} · evaluated again on {source}"
 
-    def runner(self, context: RunContext) -> Runner:
-        """The run of the evaluation, after other data were prepared. Refused: the data do not fit the model."""
+    def runner(self, context: RunContext, run_with: api.RunWith = api.run_with) -> Runner:
+        """The run of the evaluation, after `run_with` has prepared other data. Refused: they do not fit the model."""
         given = dict(self.given)
         if self.other_data:
             model = with_classes(self.config.model, _info(context.store, self.given["data"]).labels)
             config = replace(self.config, model=model)
-            prepared = api.run_with(context, config, StageSelection(until=PREPARE.name, rerun=self.past.id))
+            prepared = run_with(context, config, StageSelection(until=PREPARE.name, rerun=self.past.id))
             given["data"] = prepared.outputs["data"]
             check_fit(context.store, self.past.id, self.given["data"], given["data"])
         selection = StageSelection(only=EVALUATE.name, given=given, rerun=self.past.id, force=self.force)

@@ -4,6 +4,7 @@ base, so that a copy of the flow run repeats the same config."""
 import dataclasses
 import datetime
 import re
+from collections.abc import Callable
 from typing import Any
 
 from coolname import data as coolname_data
@@ -71,7 +72,7 @@ def _run(request: RunRequest, root: str) -> State[Any]:
         try:
             proven.append(_configure(request, Store(root), log))
         except FleetuneError as error:
-            return failed_state(error, _after_refusal(request, error, root))
+            return failed_state(error, after_refusal(request, error, root))
         return Completed(message="the config can be run")
 
     state: State[Any] = configure(return_state=True)
@@ -85,8 +86,8 @@ def _run(request: RunRequest, root: str) -> State[Any]:
 
         publish_prediction(planned, store, runner.rerun_of, flow_run.id, get_run_logger())
         return Completed(name="DryRun", message=and_next(description(planned), _command(request, root)))
-    if (nothing_new := _nothing_new(store, request, planned)) is not None:
-        return nothing_new
+    if (same := nothing_new(store, request, planned)) is not None:
+        return same
     try:
         with runner, log.beating():
             remember(base=runner.record.id)  # a copy reads this run's config, and not today's run file
@@ -100,7 +101,7 @@ def _command(request: RunRequest, root: str) -> str:
     return command(root, again("finetune", dataclasses.asdict(request)))
 
 
-def _after_refusal(request: RunRequest, error: FleetuneError, root: str) -> str:
+def after_refusal(request: RunRequest, error: FleetuneError, root: str) -> str:
     """The command after an error before the run began: the same again, as a dry run until it is corrected."""
     if not isinstance(error, Refused):
         return _command(request, root)
@@ -137,10 +138,15 @@ def late_s(run: FlowRun, now: datetime.datetime) -> float:
     return late if late > LATE_S else 0.0
 
 
-def _nothing_new(store: Store, request: RunRequest, planned: RunRecord) -> State[Any] | None:
-    """The state of a run that could only repeat the last one about whose model was decided; None for any other."""
+def nothing_new(
+    store: Store, request: RunRequest, planned: RunRecord, find_same: Callable[[Store, RunRecord], str] = same_as_last
+) -> State[Any] | None:
+    """The state of a run that could only repeat the last one about whose model was decided; None for any other.
+
+    `find_same`: the id of that one, or empty.
+    """
     whole = RunRequest(base=request.base, force=request.force)
-    last = same_as_last(store, planned) if selection_of(request, "") == selection_of(whole, "") else ""
+    last = find_same(store, planned) if selection_of(request, "") == selection_of(whole, "") else ""
     if not last or request.force:
         return None
     message = and_next(

@@ -61,19 +61,19 @@ def _perform(runner: Runner, watch: FlowRunWatch, publication: "Publication", go
             states = [_ended(future) for future in futures]
             if (ended := watch.ended()) is not None:
                 return with_next(ended, go_on)
-            failed = next((state for state in states if not state.is_completed()), None)
-            if failed is not None:
-                return _failed(runner, runner.error or TryAgain(failed.message or "a stage has failed"), go_on)
+            bad = next((state for state in states if not state.is_completed()), None)
+            if bad is not None:
+                return failed(runner, runner.error or TryAgain(bad.message or "a stage has failed"), go_on)
     except BaseException:
         runner.stop()  # before Prefect waits for its threads
         raise
     try:
-        return _completed(runner)
+        return completed(runner)
     except FleetuneError as error:
-        return _failed(runner, error, go_on)
+        return failed(runner, error, go_on)
 
 
-def _completed(runner: Runner) -> State[Any]:
+def completed(runner: Runner) -> State[Any]:
     """The state of a run whose stages are done; of one that may promote its model, Promoted or NotBetter."""
     run, root = runner.record, runner.context.store.root
     decided = runner.decide_promotion()
@@ -91,7 +91,7 @@ def with_next(state: State[Any], next_command: str) -> State[Any]:
     return state.model_copy(update={"message": and_next(state.message or str(state.name), next_command)})
 
 
-def _failed(runner: Runner, error: FleetuneError, go_on: str) -> State[Any]:
+def failed(runner: Runner, error: FleetuneError, go_on: str) -> State[Any]:
     """The state of a run that has begun: TryAgain names the command that goes on, others the one that shows more."""
     shown = command(runner.context.store.root, ["show", runner.record.id])
     return failed_state(error, go_on if isinstance(error, TryAgain) else shown)

@@ -1,5 +1,6 @@
 """profile: fleet, model, data -> profile (units and their costs on every device)."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fleetune.contracts import json_io
@@ -14,13 +15,16 @@ from fleetune.profiling.task import ProfilingTask
 from stages.entry_point import StageContext, main
 
 
-def profile(context: StageContext) -> None:
-    """Measure every unit of the prepared model on every device that no earlier run has measured."""
+def profile(context: StageContext, measure: Callable[[ProfilingTask], object] = profile_fleet) -> None:
+    """Measure every unit of the prepared model on every device that no earlier run has measured.
+
+    measure: profiles what it is given.
+    """
     config, task = context.task.config, context.task
     asked = json_io.load(ProfileRequest, config.get("profile", {}), "profile")
     fleet = json_io.read(Fleet, context.input("fleet") / "fleet.json")
     with open_sites(FleetPlacement.from_fleet(fleet), context.channel.note) as sites:
-        profile_fleet(
+        measure(
             ProfilingTask(
                 fleet=fleet,
                 model=json_io.load(ModelRequest, config["model"], "model"),

@@ -47,7 +47,7 @@ def fig15a(models: Sequence[Model]) -> Sheet:
 def _naive(problem: Problem) -> PlanCosts:
     """Plans for identical devices with ample memory and bandwidth; costs are those on the real devices."""
     count = len(problem.devices)
-    averaged = [_mean_over_devices(table) for table in (problem.forward_s, problem.backward_s)]
+    averaged = [mean_over_devices(table) for table in (problem.forward_s, problem.backward_s)]
     wide = tuple(tuple(AMPLE_BYTES_PER_S for _ in range(count)) for _ in range(count))
     uniform = replace(
         _with_ample_memory(problem),
@@ -56,12 +56,12 @@ def _naive(problem: Problem) -> PlanCosts:
         bandwidth_bytes_per_s=wide,
         latency_s=tuple((0.0,) * count for _ in range(count)),
     )
-    return costs_of(Instance(problem), _divided_evenly(_asteroid_draft(uniform)))
+    return costs_of(Instance(problem), divided_evenly(_asteroid_draft(uniform)))
 
 
 def _inter_stage(problem: Problem) -> PlanCosts:
     """Plans cuts and groups with ample memory and divides samples evenly."""
-    return costs_of(Instance(problem), _divided_evenly(_asteroid_draft(_with_ample_memory(problem))))
+    return costs_of(Instance(problem), divided_evenly(_asteroid_draft(_with_ample_memory(problem))))
 
 
 def _asteroid_draft(problem: Problem) -> Draft:
@@ -72,14 +72,14 @@ def _with_ample_memory(problem: Problem) -> Problem:
     return replace(problem, devices=tuple(replace(d, memory_bytes=AMPLE_BYTES) for d in problem.devices))
 
 
-def _mean_over_devices(tables: tuple[tuple[tuple[float, ...], ...], ...]) -> tuple[tuple[float, ...], ...]:
+def mean_over_devices(tables: tuple[tuple[tuple[float, ...], ...], ...]) -> tuple[tuple[float, ...], ...]:
     """Mean over devices, shape [layer][batch size]."""
     return tuple(
         tuple(sum(times) / len(times) for times in zip(*rows, strict=True)) for rows in zip(*tables, strict=True)
     )
 
 
-def _divided_evenly(draft: Draft) -> Draft:
+def divided_evenly(draft: Draft) -> Draft:
     """The same groups with samples divided evenly in each."""
     stages = []
     for stage in draft.stages:

@@ -48,8 +48,10 @@ class ChainTraining:
         )
         assert self._process.stdout is not None
         self._lines = self._process.stdout
-        self._tree: list[psutil.Process] = []
-        self._ran_s = 0.0
+        self.processes: list[psutil.Process] = []
+        """Its own and those that it started, once it has begun."""
+        self.ran_s = 0.0
+        """Seconds of its slices so far."""
         self.commits_s: list[float] = []
         """When each round was committed, in seconds of its own slices."""
 
@@ -63,20 +65,20 @@ class ChainTraining:
         self._process.stdin.close()
         for _ in range(WARM_UP):
             self._read_line()
-        self._tree = self._all()
+        self.processes = self._all()
         self._stand_still()
 
     def go_on(self, slice_s: float) -> None:
         """Train for so many seconds, from where the last slice ended."""
         started_s = time.perf_counter()
-        for process in self._tree:
+        for process in self.processes:
             process.resume()
         while (left_s := started_s + slice_s - time.perf_counter()) > 0:
             if select.select([self._lines], [], [], left_s)[0]:
                 self._read_line()
-                self.commits_s.append(self._ran_s + time.perf_counter() - started_s)
+                self.commits_s.append(self.ran_s + time.perf_counter() - started_s)
         self._stand_still()
-        self._ran_s += time.perf_counter() - started_s
+        self.ran_s += time.perf_counter() - started_s
 
     def blocks_s(self, blocks: int) -> list[float]:
         """Seconds of each block of BLOCK rounds."""
@@ -97,7 +99,7 @@ class ChainTraining:
         return []
 
     def _stand_still(self) -> None:
-        for process in self._tree:
+        for process in self.processes:
             process.suspend()
 
     def _read_line(self) -> None:

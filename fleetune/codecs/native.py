@@ -10,12 +10,12 @@ import torch
 
 from fleetune.contracts.link_codecs import GROUP_ELEMENTS, PACKED, ROTATED, SCALE_BYTES, coded_sample_bytes
 
-_LIBRARY = Path(__file__).with_name(f"quantiser{EXTENSION_SUFFIXES[0]}")
+LIBRARY_FILE = Path(__file__).with_name(f"quantiser{EXTENSION_SUFFIXES[0]}")
 """The suffix names processor and libc, so that a folder mounted on another machine holds nothing for it."""
 _ADDRESS, _NUMBER, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
-def load(path: Path = _LIBRARY) -> ctypes.CDLL | None:
+def load(path: Path = LIBRARY_FILE) -> ctypes.CDLL | None:
     """Return the library, or None where there is none that works here."""
     try:
         library = ctypes.CDLL(str(path))

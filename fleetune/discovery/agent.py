@@ -56,7 +56,7 @@ class Agent:
             elif received.sender == STAGE and kind == "peers":
                 self._connect_peers(header)
             elif received.sender == STAGE and kind == "probe":
-                self._probe(json_io.load(ProbeRequest, header, "probe"))
+                self.probe(json_io.load(ProbeRequest, header, "probe"))
             elif received.sender == STAGE and kind == "load":
                 self._endpoint.send(STAGE, Message("load", json_io.dump(sample_load())))
             elif received.sender == STAGE and kind == "end":
@@ -91,7 +91,8 @@ class Agent:
         header = {**ping.message.header, "at_s": ping.at_s, "cpu_s": time.process_time()}
         self._endpoint.send(ping.sender, Message("pong", header))
 
-    def _probe(self, probe: ProbeRequest) -> None:
+    def probe(self, probe: ProbeRequest) -> None:
+        """Measure the link to a peer, and tell the stage what was found."""
         self._payload = memoryview(bytearray(b"\x01") * probe.most_bytes)
         probed = sweep(lambda size: self._ping(probe, size), probe.budget_s, probe.most_bytes)
         self._payload = memoryview(b"")

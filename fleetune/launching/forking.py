@@ -31,7 +31,7 @@ READ_LATE = (*MALLOC_ENVIRONMENT, "COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_C
 server may differ in them, and the server has none."""
 LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
 
-_PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[1]
 """Folder of this project's library."""
 
 SpawnServer = Callable[[list[str], Mapping[str, str], IO[bytes], int], int]
@@ -252,10 +252,10 @@ def adopt_server(modules: tuple[str, ...], code: str, pid: int, door: socket.soc
 
 def code_mark(modules: tuple[str, ...]) -> str:
     """Return what changes with any source file of this project, or empty if none of the modules is of it."""
-    if not any(module.split(".")[0] == _PACKAGE.name for module in modules):
+    if not any(module.split(".")[0] == PACKAGE.name for module in modules):
         return ""
     digest = hashlib.sha256()
-    for folder, folders, files in os.walk(_PACKAGE):
+    for folder, folders, files in os.walk(PACKAGE):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for path in sorted(os.path.join(folder, name) for name in files):
             with suppress(OSError):  # an editor's file is gone again

@@ -82,7 +82,8 @@ def _cache(task: PreparationTask, graph: Graph) -> None:
     task.note(PreparedData(task.data_folder).info.notes[-1])
 
 
-def _data_preparation(task: PreparationTask) -> Preparation:
+def data_preparation(task: PreparationTask) -> Preparation:
+    """Return what the data of a task are written by."""
     surveys = task.local.items()
     return Preparation(
         request=task.data,
@@ -98,7 +99,7 @@ def _data_preparation(task: PreparationTask) -> Preparation:
 def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     """Write everything without comparing; returns the graph and the model on the meta device."""
     if not (task.data_folder / "data.json").exists():
-        write_data(_data_preparation(task), task.data_folder)
+        write_data(data_preparation(task), task.data_folder)
     prepared = PreparedData(task.data_folder)
     config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)
     module = skeleton(config, task.model)

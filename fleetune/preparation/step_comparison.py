@@ -114,22 +114,22 @@ def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> None:
     `model` is the whole model with the weights that training starts from, on the CPU; its gradients and the running
     statistics of its batch norms are as before afterwards.
     """
-    pair = _Pair(graph, model.train())
+    pair = ModelAndRecording(graph, model.train())
     with torch.random.fork_rng(devices=[]):
         own = pair.step(samples)
         _check_loss(pair.own_loss(samples), samples)
-        distances = _distances(pair.step(samples, recorded=True), own)
-        if not any(distances.values()):
+        apart = distances(pair.step(samples, recorded=True), own)
+        if not any(apart.values()):
             return
         scale = {name: _norm(tensor) for name, tensor in own.items()}
         own.clear()
         bounds = _bounds(pair, samples, scale)
-    beyond = {name: d for name, d in distances.items() if not d <= bounds[name]}
+    beyond = {name: d for name, d in apart.items() if not d <= bounds[name]}
     if beyond:
         raise Refused(_in_words(model, beyond, scale, pair.trained))
 
 
-class _Pair:
+class ModelAndRecording:
     """A model and its recording, which share modules and weights."""
 
     def __init__(self, graph: Graph, model: nn.Module) -> None:
@@ -211,7 +211,7 @@ def _check_loss(found: tuple[float, torch.Tensor] | None, samples: Samples) -> N
         )
 
 
-def _bounds(pair: _Pair, samples: Samples, scale: Mapping[str, float]) -> dict[str, float]:
+def _bounds(pair: ModelAndRecording, samples: Samples, scale: Mapping[str, float]) -> dict[str, float]:
     """Accepted distance of each tensor: FACTOR times its change under other sample orders, or the median relative
     change if that is larger; 0 if a step draws random numbers that cannot be switched off."""
     floors = dict.fromkeys(scale, 0.0)
@@ -226,14 +226,14 @@ def _bounds(pair: _Pair, samples: Samples, scale: Mapping[str, float]) -> dict[s
             order = torch.randperm(count, generator=torch.Generator().manual_seed(number))
             moved = pair.step(samples.ordered(order))
             moved[OUTPUT] = moved[OUTPUT][order.argsort()]
-            for name, distance in _distances(moved, own).items():
+            for name, distance in distances(moved, own).items():
                 floors[name] = max(floors[name], distance)
     shares = sorted(floors[name] / scale[name] for name in pair.trained if scale[name])
     usual = shares[len(shares) // 2] if shares else 0.0
     return {name: FACTOR * max(floors[name], usual * scale[name]) for name in scale}
 
 
-def _distances(found: Tensors, own: Tensors) -> dict[str, float]:
+def distances(found: Tensors, own: Tensors) -> dict[str, float]:
     """L2 distance of each tensor from the model's own; 0 where all bits agree."""
     return {name: 0.0 if _same(found[name], own[name]) else _norm(found[name].double() - own[name]) for name in own}
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def cache_key(settings: Mapping[str, Any], fingerprint: str, model_folder: Path)
         "asked": settings,
         "graph": file_digest(model_folder / "graph.json"),
         "config": file_digest(model_folder / "model" / "config.json"),
-        **{f"package {name}": version(name) for name in PACKAGES},
+        **{f"package {name}": metadata.version(name) for name in PACKAGES},
     }
     return hashlib.sha256(json.dumps(named, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 

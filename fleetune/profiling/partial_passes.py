@@ -33,7 +33,7 @@ Trained = list[tuple[nn.Parameter, bool]]
 """Parameters of a unit, and whether it trains them."""
 
 
-class _Kin(NamedTuple):
+class Kin(NamedTuple):
     """What is equal for units that take as long as each other."""
 
     parameters: tuple[tuple[tuple[int, ...], bool], ...]
@@ -43,7 +43,7 @@ class _Kin(NamedTuple):
     """Whether its inputs get gradients."""
 
     @classmethod
-    def of(cls, window: Window, segment: SegmentRunner) -> "_Kin":
+    def of(cls, window: Window, segment: SegmentRunner) -> "Kin":
         """Return that of a unit."""
         return cls(
             tuple((tuple(each.shape), each.requires_grad) for each in segment.parameters.values()),
@@ -87,7 +87,7 @@ def partial_passes(
 
 def _measure_window(
     empty: Window, names: list[str], load: Callable[[list[str]], dict[str, SegmentRunner]], settings: TimingSettings
-) -> tuple[Values, list[Turn], list[_Kin]]:
+) -> tuple[Values, list[Turn], list[Kin]]:
     """Load a window's units and measure them; return its outputs, the turns and the kin of each unit.
 
     Nobody holds the units any more when it returns.
@@ -103,13 +103,13 @@ def _measure_window(
             taken.setdefault(RECORDED, forward_s)
         taken[BELOW] = _unrecorded_s(window, settings)
         turns.append(taken)
-    return given, turns[1:], [_Kin.of(window, segment) for segment in window.segments]
+    return given, turns[1:], [Kin.of(window, segment) for segment in window.segments]
 
 
-def shares(turns: Sequence[Turn], kind: str, whole: str, units: Sequence[_Kin]) -> list[float]:
+def shares(turns: Sequence[Turn], kind: str, whole: str, units: Sequence[Kin]) -> list[float]:
     """Return each unit's share of its whole pass, the median over turns of all that are of its kin, since one alone
     would be too noisy; 1 for units of which nothing is left out, and for those without such a pass."""
-    found: dict[_Kin, float] = {}
+    found: dict[Kin, float] = {}
     for kin in set(units):
         places = [place for place, other in enumerate(units) if other == kin]
         sums = [tuple(sum(turn[each][place] for place in places) for each in (kind, whole)) for turn in turns]

@@ -114,9 +114,9 @@ def _measure(task: ProfilingTask, smallest: int) -> _FleetCosts:
     profile_bytes = with_slack(_kept_bytes(first), devices)
     return _FleetCosts(
         sizes=sizes,
-        activation_bytes=[with_slack(_per_sample(unit.activation_bytes, sizes), devices) for unit in first],
+        activation_bytes=[with_slack(slope_per_sample(unit.activation_bytes, sizes), devices) for unit in first],
         workspace_bytes=[[with_slack(each, devices) for each in unit.workspace_bytes] for unit in first],
-        flops=[_per_sample(unit.flops, sizes) for unit in first],
+        flops=[slope_per_sample(unit.flops, sizes) for unit in first],
         times=tuple(_times(device, found[device.name], task, profile_bytes) for device in devices),
     )
 
@@ -154,7 +154,7 @@ def _times(device: Device, measurement: DeviceMeasurement, task: ProfilingTask, 
     )
 
 
-def _per_sample(amounts: Sequence[int], sizes: tuple[int, ...]) -> int:
+def slope_per_sample(amounts: Sequence[int], sizes: tuple[int, ...]) -> int:
     """Slope between the smallest and the largest batch size, never below 0."""
     if len(sizes) == 1:
         return int(amounts[0] / sizes[0])
@@ -248,7 +248,7 @@ def with_workspaces(
     """
     made = []
     for unit, measured in zip(units, workspace_bytes or [(0,) * len(sizes)] * len(units), strict=True):
-        per_sample = _per_sample(measured, sizes) if len(sizes) > 1 else 0
+        per_sample = slope_per_sample(measured, sizes) if len(sizes) > 1 else 0
         fixed = max(0, *(each - per_sample * size for each, size in zip(measured, sizes, strict=True)))
         made.append(replace(unit, workspace_bytes=fixed, workspace_sample_bytes=per_sample))
     return tuple(made)

@@ -49,6 +49,15 @@ class UnitCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """What tells the time, in seconds."""
+
+    wall: Callable[[], float] = time.perf_counter
+    cpu: Callable[[], float] = time.thread_time
+    """Of this thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSettings:
     """Settings of the measurement."""
 
@@ -59,6 +68,7 @@ class TimingSettings:
     medians of a small model, whose passes differ most, stand on more of them."""
     cores: float | None = None
     """CPU quota of an emulated device, whose time is CPU time over quota; None: wall time."""
+    clocks: Clocks = Clocks()
 
     def draws(self, size: int, micro_batch: int = 0) -> RandomContext:
         """Dropout masks as in training: drawn for the whole micro-batch (the largest size) and sliced."""
@@ -230,8 +240,8 @@ def _turns(settings: TimingSettings, part: float, warm: int) -> Iterator[int]:
     start_s = 0.0
     for turn in range(max(settings.passes, MOST_PASSES if settings.least_s else 0) + warm):
         if settings.least_s and turn == warm:
-            start_s = time.perf_counter()
-        if turn >= settings.passes + warm and time.perf_counter() - start_s > settings.least_s * part:
+            start_s = settings.clocks.wall()
+        if turn >= settings.passes + warm and settings.clocks.wall() - start_s > settings.least_s * part:
             return
         yield turn
 
@@ -298,7 +308,7 @@ def backwards(
 
 def _both_clocks(settings: TimingSettings) -> tuple[float, float]:
     """Wall time and the time that counts; the former only where they differ."""
-    return (time.perf_counter(), time.thread_time()) if settings.cores is not None else (0.0, 0.0)
+    return (settings.clocks.wall(), settings.clocks.cpu()) if settings.cores is not None else (0.0, 0.0)
 
 
 def _stretch(start: tuple[float, float], settings: TimingSettings) -> float:
@@ -319,7 +329,7 @@ def read_clock(settings: TimingSettings) -> float:
     """
     if torch.cuda.is_initialized():  # kernels run on after the call: wait for them
         torch.cuda.synchronize()
-    return time.thread_time() if settings.cores is not None else time.perf_counter()
+    return settings.clocks.cpu() if settings.cores is not None else settings.clocks.wall()
 
 
 def elapsed_s(start: float, settings: TimingSettings) -> float:

@@ -122,7 +122,9 @@ class EnergyMeter:
         return found
 
 
-def energy_meter(accelerator: str, sys: Path = SYS, boot: Path = BOOT) -> EnergyMeter:
+def energy_meter(
+    accelerator: str, sys: Path = SYS, boot: Path = BOOT, clock: Callable[[], float] = time.monotonic
+) -> EnergyMeter:
     """Return the meter of the machine that this process runs on. accelerator: torch device, `cpu` or `cuda:N`.
 
     It counts what computes: of `cuda:N` the GPU, of `cpu` the machine's CPUs and memory, of a Jetson the whole module.
@@ -131,7 +133,7 @@ def energy_meter(accelerator: str, sys: Path = SYS, boot: Path = BOOT) -> Energy
         machine = boot.read_text().strip()
     except OSError:
         return EnergyMeter("", {})
-    rails = _rails(sys)
+    rails = _rails(sys, clock)
     if rails is not None:
         rails.watch()
         return EnergyMeter(machine, {"rails": rails})
@@ -151,7 +153,7 @@ def _rapl(sys: Path) -> Iterator[tuple[str, RaplDomain]]:
     yield from found.items()
 
 
-def _rails(sys: Path) -> Rails | None:
+def _rails(sys: Path, clock: Callable[[], float]) -> Rails | None:
     """Return a Jetson's rails, as JetPack 5 and later show them; None on other machines."""
     found = {}
     for folder in sorted((sys / "class" / "hwmon").glob("hwmon*")):
@@ -167,7 +169,7 @@ def _rails(sys: Path) -> Rails | None:
             return None
     whole = [found[name] for name in TOTALS if name in found][:1]
     try:
-        return Rails(whole or found.values()) if found else None
+        return Rails(whole or found.values(), clock) if found else None
     except (OSError, ValueError):
         return None
 

@@ -212,13 +212,23 @@ class Exchange:
         """Wait for a tensor message and return it."""
         with self._waits_for(key.sender):
             while (self.attempt, key) not in self._arrived:
-                self._receive_next()
+                self.receive_next()
         return self._arrived.pop((self.attempt, key))
 
     def take(self, kind: str) -> list[tuple[TransferKey, Arrival]]:
         """Return the tensor messages of a kind that have arrived, without waiting."""
         keys = [at for at in self._arrived if at[0] == self.attempt and at[1].kind == kind]
         return [(at[1], self._arrived.pop(at)) for at in keys]
+
+    @property
+    def unclaimed(self) -> tuple[tuple[Attempt, TransferKey], ...]:
+        """Tensor messages that are here as a whole, and that nothing has asked for yet."""
+        return tuple(self._arrived)
+
+    @property
+    def unfinished(self) -> int:
+        """Number of tensor messages of which only pieces are here."""
+        return len(self._partial)
 
     def send_control(self, kind: str, header: dict[str, Any], *parts: bytes) -> None:
         """Send a control message to the coordinator."""
@@ -231,7 +241,7 @@ class Exchange:
                 for index, message in enumerate(self._control):
                     if message.kind in kinds:
                         return self._control.pop(index)
-                self._receive_next()
+                self.receive_next()
 
     def start_round(self, round: int) -> None:
         """Drop messages of older rounds and use the newest measurement of the coordinator's clock."""
@@ -271,7 +281,11 @@ class Exchange:
         finally:
             self.waits_for = ""
 
-    def _receive_next(self) -> None:
+    def receive_next(self) -> None:
+        """Wait up to POLL_S for one message, and keep it or obey it: Stopped or Aborted if the coordinator says so.
+
+        Refused if it is malformed.
+        """
         received = self._endpoint.receive(POLL_S)
         if received is None:
             return

@@ -41,6 +41,10 @@ class ClockOffset:
     def __init__(self) -> None:
         self._samples: list[_Sample] = []
 
+    def __len__(self) -> int:
+        """Return how many round trips are kept."""
+        return len(self._samples)
+
     def add(self, sent_s: float, remote_received_s: float, remote_sent_s: float, received_s: float) -> None:
         """Add one round trip: `sent_s` and `received_s` by the local clock, the others by the remote one."""
         offset_s = ((remote_received_s - sent_s) + (remote_sent_s - received_s)) / 2

@@ -3,7 +3,7 @@
 With the first loss the profiled devices that the first plan leaves out are started too.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from fleetune.contracts.plan import Plan
@@ -160,3 +160,8 @@ def _why_not_back(started: Future[Job]) -> str:
         return f"could not be started again: {error}"
     code = started.result().poll()
     return "" if code is None else f"was started again and {describe_exit(code)}"
+
+
+def first_outsider(names: Iterable[str], living: Collection[str], members: Collection[str]) -> str | None:
+    """Return the first of these that has come back and that no attempt knows yet: no round fails with it."""
+    return next((name for name in names if name in living and name not in members), None)

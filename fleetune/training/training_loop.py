@@ -34,7 +34,7 @@ from fleetune.training.migration import Migration, describe_version, parse_holdi
 from fleetune.training.pace import PaceWatch
 from fleetune.training.parcels import FETCH, StoredParcels
 from fleetune.training.patience import Patience
-from fleetune.training.returns import Returns
+from fleetune.training.returns import Returns, first_outsider
 from fleetune.training.revisions import Revisions
 from fleetune.training.round_metrics import round_metrics
 from fleetune.training.task import TrainingTask
@@ -187,8 +187,7 @@ class TrainingLoop:
             yield self._lost(each)
 
     def _outsider(self, *names: str) -> str | None:
-        """Return the first of these that has come back and that no attempt knows yet: no round fails with it."""
-        return next((name for name in names if name in self._workers.living and name not in self._state.members), None)
+        return first_outsider(names, self._workers.living, self._state.members)
 
     def _said(self, said: Said) -> Iterable[p.Event]:
         device, header = said.device, said.header

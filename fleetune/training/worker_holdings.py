@@ -46,10 +46,11 @@ class _Arriving:
 class WorkerHoldings:
     """The state of one device, under the plan that runs; nothing is freed but by `drop_old` and `release`."""
 
-    def __init__(self, task: WorkerTask, links: WorkerLinks) -> None:
+    def __init__(self, task: WorkerTask, links: WorkerLinks, loader: PlanLoader | None = None) -> None:
+        """loader: of plans; None: one of this worker."""
         self._task, self._links = task, links
         self._exchange = links.exchange
-        self._loader = PlanLoader(task, links.exchange)
+        self._loader = loader or PlanLoader(task, links.exchange)
         self._copies = Copies()
         self._arriving: _Arriving | None = None
         self._frozen: dict[str, torch.Tensor] = {}

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from statistics import median
@@ -99,15 +99,20 @@ class ChaosReport:
         return all(check.ok for check in self.checks)
 
 
-def rehearse(context: RunContext, config: RunConfig, request: ChaosRequest) -> ChaosReport:
-    """Run the pipeline until it has a plan, train twice and compare; Refused for what faults cannot befall."""
+def rehearse(
+    context: RunContext, config: RunConfig, request: ChaosRequest, run_with: api.RunWith = api.run_with
+) -> ChaosReport:
+    """Run the pipeline until it has a plan, train twice and compare; Refused for what faults cannot befall.
+
+    run_with: runs the pipeline.
+    """
     _check(config)
     rounds = config.training.rounds
     if request.minutes is not None:
         positive("chaos", minutes=request.minutes)
         rounds = request.faults + BORDER_ROUNDS
     check_room(len(config.fleet.devices), rounds, request.faults)  # before anything is measured
-    made = api.run_with(context, config, StageSelection(until="plan"))
+    made = run_with(context, config, StageSelection(until="plan"))
     return Rehearsal(context, made).report(request)
 
 
@@ -193,13 +198,13 @@ class Rehearsal:
         return json_io.read(Fleet, self._input("fleet") / "fleet.json")
 
     def _rounds(self, request: ChaosRequest) -> int:
-        """Return the rounds of each training: those of the config, or as many as a short one's pace leads to."""
-        if request.minutes is None:
-            return self.made.config.training.rounds
-        trained = self._train(PACE, Schedule(), PACE_ROUNDS)
-        round_s = median(each.seconds for each in intervals(trained.events, self._plan().plan.devices))
-        self._tell(PACE, "note", f"{round_s:.3g} s a round")
-        return max(math.ceil(request.minutes * 60 / round_s), request.faults + BORDER_ROUNDS)
+        def train_shortly() -> float:
+            trained = self._train(PACE, Schedule(), PACE_ROUNDS)
+            round_s = pace_s(intervals(trained.events, self._plan().plan.devices))
+            self._tell(PACE, "note", f"{round_s:.3g} s a round")
+            return round_s
+
+        return rounds_for(request, self.made.config.training.rounds, train_shortly)
 
     def _train(self, name: str, schedule: Schedule, rounds: int, plan: Path | None = None) -> Trained:
         """Train to the end; start again as often as a fault has ended the training."""
@@ -301,6 +306,21 @@ class Rehearsal:
             if named(each, str(self._folder)) and each.pid != psutil.Process().pid
         ]
         return Check(name="no process is left", ok=not found, found=", ".join(found) or "none")
+
+
+def pace_s(trained: Iterable[Interval]) -> float:
+    """Return the seconds of a round by those of a training."""
+    return median(each.seconds for each in trained)
+
+
+def rounds_for(request: ChaosRequest, rounds: int, round_s: Callable[[], float]) -> int:
+    """Return the rounds of each training: `rounds`, those of the config, or as many as fill the minutes asked for.
+
+    round_s: measures the seconds of a round.
+    """
+    if request.minutes is None:
+        return rounds
+    return max(math.ceil(request.minutes * 60 / round_s()), request.faults + BORDER_ROUNDS)
 
 
 def _rows(schedule: Schedule, marks: Mapping[int, Mark | None], lost_s: Mapping[int, float]) -> Iterator[FaultRow]:

@@ -21,6 +21,7 @@ from flows.cli.predict import predict
 from flows.cli.service import down, up
 from flows.cli.solve import solve
 from flows.cli.store_commands import Run, diff, gc, models, runs, show, verify
+from flows.cli.work import WORK
 
 if TYPE_CHECKING:
     from fleetune.contracts.run_config import RunConfig
@@ -158,7 +159,6 @@ def _run_pipeline(options: RunOptions, config: "RunConfig", selection: "StageSel
 
     `again` is the command that continues an interrupted run when the same command would not; ID stands for the run.
     """
-    from flows import api
     from flows.cli import tables
     from flows.cli.progress_display import show_progress
     from flows.context import RunContext
@@ -170,7 +170,7 @@ def _run_pipeline(options: RunOptions, config: "RunConfig", selection: "StageSel
     with show_progress(options) as listener:
         context = RunContext(store=store, listen=listener.on_event)
         try:
-            record = api.run_with(context, config, selection, options.dry_run)
+            record = WORK.get().run_with(context, config, selection, options.dry_run)
         except KeyboardInterrupt:
             raise Interrupted(_resume_hint(listener.run, again)) from None
         except Exception as error:

@@ -10,6 +10,7 @@ from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError
 from flows.cli.exit_codes import Interrupted
 from flows.cli.options import CommonOptions, Sets, with_options
+from flows.cli.work import WORK
 from flows.interrupts import end_on_sigterm
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def chaos(options: ChaosOptions, config: Config) -> None:
     """Train with faults that befall devices, and compare with a training without; exit 1 if they differ."""
     from fleetune.contracts import json_io
     from flows import configs
-    from flows.chaos.rehearsal import ChaosRequest, rehearse
+    from flows.chaos.rehearsal import ChaosRequest
     from flows.cli.progress_display import show_progress
     from flows.context import RunContext
     from flows.form import find_run_file
@@ -48,7 +49,7 @@ def chaos(options: ChaosOptions, config: Config) -> None:
     request = ChaosRequest(faults=options.faults, seed=options.seed, minutes=options.minutes)
     with show_progress(options) as listener:
         try:
-            report = rehearse(RunContext(store=options.store(), listen=listener.on_event), asked, request)
+            report = WORK.get().rehearse(RunContext(store=options.store(), listen=listener.on_event), asked, request)
         except KeyboardInterrupt:
             raise Interrupted("stopped; the same command begins both trainings again") from None
     document = {"chaos": asked.name, "ok": report.ok, **json_io.dump(report)}

@@ -7,6 +7,7 @@ import typer
 from fleetune.contracts.record import record
 from flows.cli.exit_codes import Interrupted
 from flows.cli.options import CommonOptions, Sets, with_common_options, with_options
+from flows.cli.work import WORK
 from flows.interrupts import end_on_sigterm
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ class EvaluateOptions(CommonOptions):
 @with_options(EvaluateOptions)
 def evaluate(options: EvaluateOptions, run: PastRun = "latest") -> None:
     """Evaluate the checkpoint of a past run again, on its own test data or on the test split of other data."""
-    from flows import api
     from flows.cli import tables
     from flows.cli.progress_display import show_progress
     from flows.context import RunContext
@@ -50,10 +50,12 @@ def evaluate(options: EvaluateOptions, run: PastRun = "latest") -> None:
     end_on_sigterm()
     store, sets = options.store(), tuple(options.sets or ())
     asked = EvaluationRequest(run=run, data=options.data or AS_GIVEN, changes=sets, force=options.force)
-    found = reevaluation(asked, store)
+    found, work = reevaluation(asked, store), WORK.get()
     with show_progress(options) as listener:
         try:
-            record = api.run_made(RunContext(store=store, listen=listener.on_event), found.runner)
+            record = work.run_made(
+                RunContext(store=store, listen=listener.on_event), lambda told: found.runner(told, work.run_with)
+            )
         except KeyboardInterrupt:
             raise Interrupted("stopped; the same command goes on from what is finished") from None
     results = load_results(store, record)
@@ -99,7 +101,7 @@ def compare(
     )
     store = options.store()
     with show_progress(options) as listener:
-        comparer = Comparer(RunContext(store=store, listen=listener.on_event), request)
+        comparer = Comparer(RunContext(store=store, listen=listener.on_event), request, WORK.get().run_with)
         try:
             found = comparer.compare()
         except KeyboardInterrupt:

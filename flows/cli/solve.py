@@ -19,6 +19,7 @@ from fleetune import filesystem
 from fleetune.contracts.record import record
 from fleetune.errors import STOPPED, Refused, TryAgain
 from flows.cli.options import AsJson, with_options
+from flows.cli.work import WORK
 
 if TYPE_CHECKING:
     from fleetune.solving import Kind, Solved
@@ -47,7 +48,7 @@ def solve(options: SolveOptions, problem: Problem = None, output: Output = None,
     """Solve a planning problem given as plain numbers."""
     from fleetune import solving
 
-    known = solving.kinds()
+    known = WORK.get().solvers()
     if listed:
         if problem is not None:
             raise Refused(f"--list: takes no problem (got {problem!r}); leave out one of the two")

@@ -122,10 +122,13 @@ def _with_all_times(plainest: RunConfig, configs: Sequence[RunConfig]) -> RunCon
 class Comparer:
     """One comparison; every config is proven before anything runs."""
 
-    def __init__(self, context: RunContext, request: CompareRequest) -> None:
-        """Refused: a strategy, base, section or change that cannot be, or training on simulated devices."""
+    def __init__(self, context: RunContext, request: CompareRequest, run_with: api.RunWith = api.run_with) -> None:
+        """Refused: a strategy, base, section or change that cannot be, or training on simulated devices.
+
+        run_with: runs each config.
+        """
         request.validate()
-        self._context, self._request = context, request
+        self._context, self._request, self._run_with = context, request, run_with
         self._configs = {name: self._config(name) for name in request.strategies}
         first = next(iter(self._configs.values()))
         self._plainest = next((one for one in self._configs.values() if not one.profile.scores), first)
@@ -227,7 +230,7 @@ class Comparer:
             self._context.listen(event)
 
         try:
-            return _Attempt(run=api.run_with(replace(self._context, listen=listen), config, selection))
+            return _Attempt(run=self._run_with(replace(self._context, listen=listen), config, selection))
         except FleetuneError as error:
             record = self._context.store.runs.load(begun[-1]) if begun else None
             return _Attempt(run=record, error=error)

@@ -34,14 +34,31 @@ END_S, INTERRUPTED_S = 75.0, 3.0
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
 
+class Artifacts:
+    """The artifacts of Prefect's server."""
+
+    def create(self, page: Page, name: str, flow_run: UUID) -> UUID:
+        """Create an artifact of a flow run; returns its id."""
+        return create(page, name, flow_run)
+
+    def update(self, artifact: UUID, page: Page) -> None:
+        """Show another page in an artifact."""
+        with get_client(sync_client=True) as client:
+            client.update_artifact(artifact, ArtifactUpdate(data=page.markdown, description=page.description))
+
+
+ARTIFACTS = Artifacts()
+
+
 class Publication:
     """The overview and the history of one run; a context manager around the run's stages."""
 
-    def __init__(self, runner: Runner, flow_run: str, logger: Logger) -> None:
-        """`flow_run`: id of the flow run whose artifacts they are."""
+    def __init__(self, runner: Runner, flow_run: str, logger: Logger, artifacts: Artifacts = ARTIFACTS) -> None:
+        """`flow_run`: id of the flow run whose artifacts they are. `artifacts`: where they are published."""
         self._runner = runner
         self._flow_run = UUID(flow_run)
         self._logger = logger
+        self._artifacts = artifacts
         self._due, self._over = threading.Event(), threading.Event()
         self._state = ""
         self._base = functools.cache(lambda: base_of(runner.context.store, runner.record, runner.rerun_of))
@@ -99,15 +116,13 @@ class Publication:
         run, store = self._record(), self._runner.context.store
         page = overview(store, run, self._base(), links_of(store))
         if self._overview is None:
-            self._overview = create(page, f"{run.config.name}-overview", self._flow_run)
+            self._overview = self._artifacts.create(page, f"{run.config.name}-overview", self._flow_run)
             return
-        with get_client(sync_client=True) as client:
-            content = ArtifactUpdate(data=page.markdown, description=page.description)
-            client.update_artifact(self._overview, content)
+        self._artifacts.update(self._overview, page)
 
     def _publish_history(self) -> None:
         run, store = self._record(), self._runner.context.store
-        create(history(store, run, links_of(store)), f"{run.config.name}-history", self._flow_run)
+        self._artifacts.create(history(store, run, links_of(store)), f"{run.config.name}-history", self._flow_run)
 
 
 def publish_prediction(planned: RunRecord, store: Store, rerun_of: str, flow_run: str, logger: Logger) -> None:

@@ -60,7 +60,7 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
     files = ServiceFiles(local)
     if (running := files.running()) is not None:
         refuse_changes(files, running, options)
-        _register_again(files, running, tell)
+        register_again(files, running, tell)
         return running
     if files.starting():
         raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
@@ -104,7 +104,7 @@ def refuse_changes(files: ServiceFiles, running: ServiceRecord, options: Service
         raise Refused(f"--database: the service runs already, with another database; {first}")
 
 
-def _register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[[str], None]) -> None:
+def register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[[str], None]) -> None:
     """Register the deployments of today's configs with a running service."""
     auth_string = files.auth_string(running)
     note_folder(files)

@@ -63,11 +63,9 @@ RUNNING_TASKS = {"type": {"any_": ["RUNNING", "PENDING"]}}
 class EndedRuns:
     """Finds flow runs whose process has ended since the last call and which the server still shows as running."""
 
-    def __init__(
-        self, files: ServiceFiles, port: int, auth_string: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`auth_string`: the server's, or empty. `clock`: returns seconds."""
-        self._folder, self._api, self._clock = files.flow_run_lock("any").parent, ServerApi(port, auth_string), clock
+    def __init__(self, files: ServiceFiles, api: ServerApi, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: returns seconds."""
+        self._folder, self._api, self._clock = files.flow_run_lock("any").parent, api, clock
         self._held: set[str] = set()
         self._ended_s: dict[str, float] = {}
 

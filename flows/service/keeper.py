@@ -14,13 +14,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from fleetune.errors import FleetuneError, Refused, TryAgain, by_exit_code
-from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.launching import Command, Job, Launcher, ProcessLauncher
 from fleetune.linux import process_identity
 from fleetune.store import Store
 from flows.prefect_server import DATABASE, HOST, answers
@@ -46,8 +46,13 @@ NO_SHELL = ("nologin", "false", "sync", "halt", "shutdown")
 class Keeper:
     """The server and the worker of one store."""
 
-    def __init__(self, root: str, port: int, password: str, tell: Callable[[str], None]) -> None:
-        """`password`: `yes`, `no`, or `auto`, which asks for one on a machine that other people log in to."""
+    def __init__(
+        self, root: str, port: int, password: str, tell: Callable[[str], None], launcher: Launcher | None = None
+    ) -> None:
+        """`password`: `yes`, `no`, or `auto`, which asks for one on a machine that other people log in to.
+
+        `launcher`: starts the server, the worker and registrations; None: as processes.
+        """
         self._store = Store(root)
         self._root = str(self._store.root) if "://" in root else str(Path(root).resolve())
         self._port = port
@@ -56,7 +61,9 @@ class Keeper:
         self._files = ServiceFiles(self._store.local)
         self._stop = threading.Event()
         self._auth = ""
-        self._jobs: dict[str, Job] = {}
+        self._launcher = launcher or ProcessLauncher()
+        self.jobs: dict[str, Job] = {}
+        """`server`, `worker`, `registration` -> what runs of them."""
 
     def stop(self, *_: object) -> None:
         """End `keep`; a signal handler."""
@@ -75,7 +82,8 @@ class Keeper:
             with reserve(self._port):
                 self._start()
                 self._tell("ready")
-                self._watch()
+                api = ServerApi(self._port, self._auth)
+                self.watch(EndedRuns(self._files, api).still_shown, EndMessages(api, self._root).complete)
         finally:
             self._end()
             self._files.record.unlink(missing_ok=True)
@@ -90,7 +98,7 @@ class Keeper:
         self._note_database()
         self._tell("registering deployments")
         note_folder(self._files)
-        self._register()
+        self.register()
         self._tell("starting the worker")
         self._start_worker()
 
@@ -118,7 +126,7 @@ class Keeper:
         database = {DATABASE: os.environ[DATABASE]} if name == "server" and DATABASE in os.environ else {}
         log = self._files.folder / f"{name}.log"
         bound(log)
-        job = ProcessLauncher().start(
+        job = self._launcher.start(
             Command(
                 module=module,
                 arguments=arguments,
@@ -127,7 +135,7 @@ class Keeper:
                 log=log,
             )
         )
-        self._jobs[name] = job
+        self.jobs[name] = job
         return job
 
     def _start_server(self) -> None:
@@ -144,40 +152,41 @@ class Keeper:
                 raise TryAgain("stopped while Prefect's server was starting")
         raise TryAgain(f"Prefect's server did not answer within {START_S:.0f} s; see {self._files.folder}/server.log")
 
-    def _register(self, *options: str) -> None:
+    def register(self, *options: str) -> None:
         """Tell the server the deployments, and of runs that say Running whether they are; options: of that module."""
         job = self._launch("registration", "flows.service.registration", *options)
         threading.Thread(target=self._end_with_server, args=(job,), daemon=True).start()
         try:
             follow_registration(job, self._tell)
         finally:
-            del self._jobs["registration"]
+            del self.jobs["registration"]
 
     def _end_with_server(self, job: Job) -> None:
         """Kill a registration whose server has ended, or whose service ends: it would wait for that server's return."""
         while job.wait(ASK_S) is None:
-            if self._stop.is_set() or self._jobs["server"].poll() is not None:
+            if self._stop.is_set() or self.jobs["server"].poll() is not None:
                 job.stop(0.0)
 
     def _start_worker(self) -> None:
         self._launch("worker", "flows.service.worker", POOL)
 
-    def _watch(self) -> None:
-        """Start a child that has ended again, after a pause that grows while it keeps ending."""
+    def watch(self, still_shown: Callable[[], Collection[str]], complete: Callable[[], None]) -> None:
+        """Start a child that has ended again, after a pause that grows while it keeps ending; until `stop`.
+
+        `still_shown`: returns ended runs that the server shows as running. `complete`: completes its messages.
+        """
         pause_s, began = LOOK_S, time.monotonic()
-        ended_runs = EndedRuns(self._files, self._port, self._auth)
-        messages = EndMessages(ServerApi(self._port, self._auth), self._root)
         whole = owed = False  # a registration that failed, as while the database is away
         while not self._stop.wait(LOOK_S):
             try:
-                messages.complete()
-                for name in self._jobs:
+                complete()
+                for name in self.jobs:
                     bound(self._files.folder / f"{name}.log")
             except OSError as error:
                 self._tell(f"{error}; runs go on")
-            ended = [name for name, job in self._jobs.items() if job.poll() is not None]
+            ended = [name for name, job in self.jobs.items() if job.poll() is not None]
             whole = whole or bool(ended)
-            if not whole and not owed and not ended_runs.still_shown():
+            if not whole and not owed and not still_shown():
                 pause_s = LOOK_S if time.monotonic() - began > MOST_PAUSE_S else pause_s
                 continue
             if self._stop.wait(pause_s):
@@ -187,7 +196,7 @@ class Keeper:
                 if "server" in ended:
                     self._start_server()
                 lives = () if "worker" in ended else (WORKER_LIVES,)
-                self._register(*lives, *((IN_FOLDER, noted_folder(self._files)) if whole else (RUNS_ONLY,)))
+                self.register(*lives, *((IN_FOLDER, noted_folder(self._files)) if whole else (RUNS_ONLY,)))
                 whole = owed = False
                 if "worker" in ended:
                     self._start_worker()
@@ -197,8 +206,8 @@ class Keeper:
     def _end(self) -> None:
         """Stop the worker, which ends after its runs, and then the server, which they report to."""
         for name, grace_s in (("registration", 0.0), ("worker", WORKER_GRACE_S), ("server", SERVER_GRACE_S)):
-            if name in self._jobs:
-                self._jobs[name].stop(grace_s)
+            if name in self.jobs:
+                self.jobs[name].stop(grace_s)
 
 
 def note_folder(files: ServiceFiles) -> None:

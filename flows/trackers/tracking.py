@@ -2,12 +2,15 @@
 
 import threading
 import time
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+from fleetune.store import RunRecord, Store
 from flows.runner import Runner
 from flows.trackers.follower import Follower
 from flows.trackers.open import open_trackers
+from flows.trackers.points import Tracker
 from flows.trackers.run_points import RunPoints
 from flows.tracking import StageEvent
 
@@ -20,7 +23,10 @@ END_S, INTERRUPTED_S = 15.0, 3.0
 class Tracking:
     """A context manager around a run's stages."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(
+        self, runner: Runner, trackers_of: Callable[[Store, RunRecord], Iterable[Tracker]] = open_trackers
+    ) -> None:
+        """`trackers_of`: opens the trackers of a run."""
         self._runner = runner
         self._over = threading.Event()
         self._state = "done"
@@ -31,7 +37,7 @@ class Tracking:
                 name=f"tracking-{tracker.name}",
                 daemon=True,
             )
-            for tracker in open_trackers(runner.context.store, runner.record)
+            for tracker in trackers_of(runner.context.store, runner.record)
         }
 
     def __enter__(self) -> Self:

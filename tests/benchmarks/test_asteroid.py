@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.asteroid_tables import paper
-from benchmarks.asteroid_tables.ablations import _divided_evenly, _mean_over_devices
+from benchmarks.asteroid_tables.ablations import divided_evenly, mean_over_devices
 from benchmarks.asteroid_tables.paper import (
     BERT,
     MODELS,
@@ -68,8 +68,8 @@ def test_every_model_has_its_numbers() -> None:
 def test_ablation_divides_evenly_and_averages_devices() -> None:
     """The ablation keeps groups, divides samples evenly, and averages times over devices."""
     draft = Draft((DraftStage(0, 2, (0, 1, 2), (8, 1, 1)), DraftStage(2, 3, (3,), (10,))), (3, 1))
-    assert [stage.samples for stage in _divided_evenly(draft).stages] == [(4, 3, 3), (10,)]
-    assert _mean_over_devices((((1.0, 2.0),), ((3.0, 6.0),))) == ((2.0, 4.0),)
+    assert [stage.samples for stage in divided_evenly(draft).stages] == [(4, 3, 3), (10,)]
+    assert mean_over_devices((((1.0, 2.0),), ((3.0, 6.0),))) == ((2.0, 4.0),)
 
 
 def test_ratios_near_the_paper_s() -> None:

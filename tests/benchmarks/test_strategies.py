@@ -84,10 +84,10 @@ def test_a_training_of_the_chain_stands_still_but_for_its_slices(tmp_path: Path)
     for training in trainings:
         training.prepare()
     train_by_turns(trainings, blocks=2)
-    processes = [process for training in trainings for process in training._tree]
+    processes = [process for training in trainings for process in training.processes]
     until(lambda: [process.status() for process in processes] == [psutil.STATUS_STOPPED] * 4)
     for training in trainings:
-        assert len(training.blocks_s(2)) == 2 and 0 < sum(training.blocks_s(2)) <= training._ran_s
+        assert len(training.blocks_s(2)) == 2 and 0 < sum(training.blocks_s(2)) <= training.ran_s
         training.close()
     assert psutil.wait_procs(processes, 30)[1] == []
 

@@ -1,13 +1,13 @@
 """Fixtures: a store with finished runs, and calls of the command line in this process."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from flows import api
 from flows.cli.app import app
-from tests.support.cli.calls import Call
+from tests.support.cli.calls import Call, working
 from tests.support.cli.stand_in import Pipeline
 
 
@@ -31,9 +31,9 @@ def call(root: Path) -> Call:
 
 
 @pytest.fixture
-def pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+def pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
     """A pipeline that trains nothing."""
     stand_in = Pipeline(root)
-    monkeypatch.setattr(api, "run_with", stand_in.run_with)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    return stand_in
+    with working(stand_in):
+        yield stand_in

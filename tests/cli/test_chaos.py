@@ -2,18 +2,18 @@
 
 import json
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows import api
-from flows.chaos import rehearsal
 from flows.chaos.comparison import Check
-from flows.chaos.rehearsal import ChaosReport, FaultRow
+from flows.chaos.rehearsal import ChaosReport, ChaosRequest, FaultRow
 from flows.chaos.throughput import Throughput
-from tests.support.cli.calls import Call, document
+from flows.cli.work import Work
+from tests.support.cli.calls import Call, document, working
 from tests.support.cli.documentation import COMMANDS, REPOSITORY
 
 DEMO = Path(__file__).parents[2] / "configs" / "runs" / "demo.yaml"
@@ -43,25 +43,26 @@ REPORT = ChaosReport(
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What a rehearsal that trains nothing was asked for; its report is the last element, to be changed."""
     asked: list[Any] = [REPORT]
 
-    def rehearse(context: Any, config: Any, request: Any) -> ChaosReport:
-        asked.insert(0, (config.name, config.training.rounds, request))
-        report: ChaosReport = asked[-1]
-        return report
+    class Rehearsed(Work):
+        def rehearse(self, context: Any, config: Any, request: ChaosRequest) -> ChaosReport:
+            asked.insert(0, (config.name, config.training.rounds, request))
+            report: ChaosReport = asked[-1]
+            return report
 
-    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    return asked
+    with working(Rehearsed()):
+        yield asked
 
 
 def test_the_report_is_printed(call: Call, told: list[Any]) -> None:
     """A line for each fault and each check; the last line is for programs."""
     result = call("chaos", DEMO, "--seed", "3", "--faults", "2", "--set", "training.rounds=50")
     assert result.exit_code == 0, result.stderr
-    assert told[0] == ("demo", 50, rehearsal.ChaosRequest(faults=2, seed=3))
+    assert told[0] == ("demo", 50, ChaosRequest(faults=2, seed=3))
     assert "1.23" in result.stdout
     assert "desk" in result.stdout and "never" in result.stdout and "bit for bit" in result.stdout
     assert "50 rounds: 20 s with the faults, in 2 starts; 10 s without" in result.stdout
@@ -107,8 +108,13 @@ def test_what_no_fault_can_befall(
     call: Call, root: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[Any], said: str
 ) -> None:
     """It is refused before anything is measured or written."""
-    monkeypatch.setattr(api, "run_with", lambda *_: pytest.fail("the pipeline was run"))
+
+    class Unasked(Work):
+        def run_with(self, *_: Any) -> Any:
+            pytest.fail("the pipeline was run")
+
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    result = call("chaos", *arguments)
+    with working(Unasked()):
+        result = call("chaos", *arguments)
     assert (result.exit_code, result.stdout) == (64, ""), result.stderr
     assert said in result.stderr and not root.exists()

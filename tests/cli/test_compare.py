@@ -2,15 +2,16 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleetune.errors import Infeasible, TryAgain
-from fleetune.store import Store
-from flows import api
+from fleetune.store import RunRecord, Store
 from flows.comparison import archive
-from tests.support.cli.calls import Call, document
+from tests.support.cli.calls import Call, document, working
 from tests.support.cli.documentation import COMMANDS, REPOSITORY
 from tests.support.flows.comparison.stand_in import StandIn
 
@@ -19,13 +20,13 @@ COMPARISONS = [command for command in COMMANDS if command.startswith("compare")]
 
 
 @pytest.fixture
-def pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+def pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     """A pipeline that computes nothing; strategies are named by the files of the repository."""
     monkeypatch.chdir(REPOSITORY)
     stand_in = StandIn(Store(root))
-    monkeypatch.setattr(api, "run_with", stand_in.run_with)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    return stand_in
+    with working(stand_in):
+        yield stand_in
 
 
 def test_the_answer_is_printed(call: Call, pipeline: StandIn, root: Path) -> None:
@@ -66,17 +67,17 @@ def test_a_wrong_name_is_refused(call: Call, pipeline: StandIn, names: str) -> N
     assert re.search("allowed are .*single|twice", result.stderr)
 
 
-def test_an_interruption_says_how_to_go_on(call: Call, pipeline: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_says_how_to_go_on(call: Call, pipeline: StandIn, root: Path) -> None:
     """Ctrl-C ends the whole comparison, not only the strategy that was running."""
-    whole = pipeline.run_with
 
-    def stopped(*given: object) -> object:
-        if len(pipeline.asked) == 1:
-            raise KeyboardInterrupt
-        return whole(*given)  # type: ignore[arg-type]
+    class Stopped(StandIn):
+        def run_with(self, *given: Any) -> RunRecord:
+            if len(pipeline.asked) == 1:
+                raise KeyboardInterrupt
+            return pipeline.run_with(*given)
 
-    monkeypatch.setattr(api, "run_with", stopped)
-    result = call("compare", DEMO, "--strategies", "single,dp")
+    with working(Stopped(Store(root))):
+        result = call("compare", DEMO, "--strategies", "single,dp")
     assert result.exit_code == 130 and "the same command goes on" in result.stderr
     assert len(pipeline.asked) == 1
 

@@ -1,15 +1,18 @@
 """`fleetune doctor` states what this machine can do."""
 
 import json
+import os
 import socket
 import threading
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from containers import engine_api, images, machine
+from containers import engine_api, images
 from flows import doctor
 from tests.support.cli.calls import Call, document
 
@@ -20,7 +23,7 @@ TOPICS = ["Python", "torch", "prefect", "CPU cores", "Memory", "Accelerators", "
 @pytest.fixture(autouse=True)
 def free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for this machine's memory, which other tests may have taken."""
-    monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: SimpleNamespace(total=8 << 30, available=4 << 30))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=8 << 30, available=4 << 30))
 
 
 def test_doctor(call: Call, root: Path) -> None:
@@ -67,14 +70,14 @@ def test_missing(call: Call, root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("no_torch")
 def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package of another version than required, or absent, is missing, and the finding names the remedy."""
-    real = doctor.metadata.version
+    real = metadata.version
 
     def version(name: str) -> str:
         if name == "peft":
-            raise doctor.metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return "9.9.9" if name == "torch" else real(name)
 
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     found = {finding.topic: finding for finding in doctor.check_machine(Path("runs"))}
     assert found["torch"].state == doctor.MISSING and "9.9.9, but torch==2.13.0 is needed" in found["torch"].words
     assert found["peft"].state == doctor.MISSING and "not installed" in found["peft"].words
@@ -117,6 +120,7 @@ def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
+@pytest.mark.usefixtures("no_torch")
 @pytest.mark.parametrize(
     ("said", "state", "words"),
     [
@@ -124,20 +128,20 @@ def test_images_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ([], doctor.LIMITED, "fleetune-mounted is not built"),
     ],
 )
-def test_images(monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, words: str) -> None:
+def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], state: str, words: str) -> None:
     """Built images are listed; when none is built, one command builds all."""
-    monkeypatch.setattr(
-        images, "unusable_reason", lambda found, target: "" if target in said else f"{images.tag(target)} is not built"
-    )
-    found = doctor._images({})
+    listed = json.dumps([_image(target) for target in said]).encode()
+    found = _examined(tmp_path, monkeypatch, [INFORMATION, listed])["Images"]
     assert found.state == state and words in found.words
     assert found.words.endswith(": make images") is not bool(said)
 
 
-def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links(tmp_path: Path) -> None:
     """A kernel without traffic shaping limits emulation, and the missing modules are named."""
-    monkeypatch.setattr(machine, "missing_modules", lambda root, release: ("cls_u32",))
-    found = doctor._links()
+    modules = tmp_path / "lib" / "modules" / os.uname().release
+    modules.mkdir(parents=True)
+    (modules / "modules.dep").write_text("kernel/net/sched/sch_htb.ko:\n")
+    found = doctor.check_links(tmp_path)
     assert found.state == doctor.LIMITED and "lacks cls_u32" in found.words
     assert "delays are added by the receiver" in found.words
 

@@ -1,35 +1,56 @@
 """`fleetune evaluate`: what it runs, and what it refuses."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleetune.store import RunRecord, Store
-from flows import api
+from flows.cli.work import Work
 from flows.context import RunContext
 from flows.runner import Runner
 from stages.catalog import EVALUATE
-from tests.support.cli.calls import Call, document
+from tests.support.cli.calls import Call, document, working
 from tests.support.cli.documentation import COMMANDS, REPOSITORY
 from tests.support.cli.runs import add_run
 from tests.support.flows.past_runs import trained_run
 
 
+class Evaluation(Work):
+    """Evaluates nothing; `ended` is the run that each one ends as, None for the last one of the store."""
+
+    def __init__(self) -> None:
+        self.runners: list[Runner] = []
+        self.ended: RunRecord | None = None
+        self.prepared: RunRecord | None = None
+        """What the run that prepares other data ends as."""
+
+    def run_made(self, context: RunContext, make: Callable[[RunContext], Runner]) -> RunRecord:
+        """Note the runner."""
+        self.runners.append(make(context))
+        return self.ended or context.store.runs.load("latest")
+
+    def run_with(self, *_: Any) -> RunRecord:
+        """Prepare nothing."""
+        assert self.prepared is not None
+        return self.prepared
+
+
 @pytest.fixture
-def made(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Runner]:
-    """The runs that were started, which end as the last run of the store has ended."""
+def evaluation(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluation]:
+    """An evaluation that evaluates nothing."""
     monkeypatch.chdir(REPOSITORY)
-    runners: list[Runner] = []
-
-    def run_made(context: RunContext, make: Callable[[RunContext], Runner], dry_run: bool = False) -> RunRecord:
-        runners.append(make(context))
-        return context.store.runs.load("latest")
-
-    monkeypatch.setattr(api, "run_made", run_made)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    return runners
+    with working(stand_in := Evaluation()):
+        yield stand_in
+
+
+@pytest.fixture
+def made(evaluation: Evaluation) -> list[Runner]:
+    """The runs that were started, which end as the last run of the store has ended."""
+    return evaluation.runners
 
 
 def test_one_stage_on_the_past_runs_artifacts(call: Call, root: Path, made: list[Runner]) -> None:
@@ -42,10 +63,9 @@ def test_one_stage_on_the_past_runs_artifacts(call: Call, root: Path, made: list
     assert runner.rerun_of == past.id and runner.selection.force
 
 
-def test_results_are_printed(call: Call, root: Path, made: list[Runner], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_printed(call: Call, root: Path, evaluation: Evaluation) -> None:
     """People read the scores and the run."""
-    past = add_run(root, 1)
-    monkeypatch.setattr(api, "run_made", lambda context, make: past)
+    past = evaluation.ended = add_run(root, 1)
     result = call("evaluate", trained_run(Store(root)).id)
     assert result.exit_code == 0, result.stderr
     assert "5.5" in result.stdout and past.id in result.stdout
@@ -53,11 +73,10 @@ def test_results_are_printed(call: Call, root: Path, made: list[Runner], monkeyp
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("evaluate")])
 def test_a_command_of_the_documentation(
-    call: Call, root: Path, made: list[Runner], monkeypatch: pytest.MonkeyPatch, command: str
+    call: Call, root: Path, evaluation: Evaluation, made: list[Runner], command: str
 ) -> None:
     """Each command that evaluates works as written; other data are prepared first, here by what the run had."""
-    past = trained_run(Store(root))
-    monkeypatch.setattr(api, "run_with", lambda context, config, selection: past)
+    past = evaluation.prepared = trained_run(Store(root))
     result = call(*shlex.split(command))
     assert result.exit_code == 0, result.stderr
     (runner,) = made

@@ -12,10 +12,10 @@ from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.record import record
 from fleetune.store import RunRecord, StageRecord, Store
-from flows import api
 from flows.cli.drawings import loss_curve
+from flows.cli.work import Work
 from flows.context import RunContext, StageSelection
-from tests.support.cli.calls import Call, document
+from tests.support.cli.calls import Call, document, working
 from tests.support.cli.runs import add_run
 from tests.support.drawing.contents import by_hand
 
@@ -50,7 +50,7 @@ def test_a_list_of_many_runs_parses_only_what_it_shows(
         parsed.append(owner)
         return real(kind, source, owner)
 
-    monkeypatch.setattr(json_io, "parse", parse)
+    monkeypatch.setattr(json_io, "parse", parse)  # replaced: counts the records that are parsed, which no output shows
     shown = call("runs").stdout
     assert shown.count("small-") == 50 and "small-0999" in shown and "small-0949" not in shown
     assert shown.splitlines()[-1] == "and 950 more; --limit 0 lists all"
@@ -214,11 +214,13 @@ def test_force_and_a_strategy_by_name(call: Call, root: Path, monkeypatch: pytes
     """`rerun --set strategy=NAME` reads configs/strategies from anywhere in a checkout; --force reaches the stages."""
     asked: list[Asked] = []
 
-    def run_with(context: RunContext, config: Any, selection: StageSelection, dry_run: bool = False) -> RunRecord:
-        asked.append(Asked(strategy=config.strategy.name, force=selection.force, from_stage=selection.from_stage))
-        return add_run(root, len(asked) + 1)
+    class Asking(Work):
+        def run_with(
+            self, context: RunContext, config: Any, selection: StageSelection, dry_run: bool = False
+        ) -> RunRecord:
+            asked.append(Asked(strategy=config.strategy.name, force=selection.force, from_stage=selection.from_stage))
+            return add_run(root, len(asked) + 1)
 
-    monkeypatch.setattr(api, "run_with", run_with)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     add_run(root, 1)
     monkeypatch.chdir(SIMULATED.parents[2])
@@ -227,7 +229,8 @@ def test_force_and_a_strategy_by_name(call: Call, root: Path, monkeypatch: pytes
         ["rerun", "small-1", "--force", "--from", "train"],
         ["run", SIMULATED, "--force"],
     ):
-        ended = call(*arguments)
+        with working(Asking()):
+            ended = call(*arguments)
         assert ended.exit_code == 0, ended.stderr
     assert asked[0] == Asked(strategy="split-learning", force=False, from_stage=None)
     assert asked[1] == Asked(strategy="dp", force=True, from_stage="train")

@@ -11,6 +11,6 @@ def test_a_new_store_is_its_owners_and_one_that_is_there_keeps_its_rights(tmp_pa
     shared.mkdir()
     shared.chmod(0o750)
     for _ in range(2):
-        api._check_writable(new)
-        api._check_writable(shared)
+        api.check_writable(new)
+        api.check_writable(shared)
     assert new.stat().st_mode & 0o777 == 0o700 and shared.stat().st_mode & 0o777 == 0o750

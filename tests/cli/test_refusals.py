@@ -113,7 +113,7 @@ def test_root_that_cannot_be_written(tmp_path: Path) -> None:
     """A root in which no folder can be created is refused by name before Prefect starts."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(Refused, match=r"--root .*inside: cannot be written to \(Not a directory\)"):
-        api._check_writable(tmp_path / "file" / "inside")
+        api.check_writable(tmp_path / "file" / "inside")
 
 
 def test_as_a_process(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_root_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        api._check_writable(tmp_path)
+        api.check_writable(tmp_path)
     assert str(filesystem.disk_error(caught.value, filesystem.folders(tmp_path))).startswith(
         f"the disk of {tmp_path} (mounted at "
     )

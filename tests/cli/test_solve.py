@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,35 @@ from typer.testing import CliRunner
 
 from fleetune import solving
 from fleetune.contracts import json_io
+from fleetune.solving import Kind
 from flows.cli.app import app
-from tests.support.cli.calls import Call, document, files
+from flows.cli.work import Work
+from tests.support.cli.calls import Call, document, files, working
 from tests.support.solving.hpp.instances import drawn
 from tests.support.solving.stand_in import KIND, solution
 
 SUMMARY = "best: round 12.5 ms (25.0 % above its bound), 2 stages nano-0+nano-1 | tx2, solved in 250 ms"
 
 
+@contextmanager
+def solver(kind: Kind) -> Iterator[None]:
+    """Have problems of kind hpp solved by this solver."""
+
+    class Solvers(Work):
+        def solvers(self) -> dict[str, Kind]:
+            return {"hpp": kind}
+
+    with working(Solvers()):
+        yield
+
+
 @pytest.fixture(autouse=True)
-def stand_in(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    """Replace the solver; a problem lies in the working directory, and signal handlers stay unchanged."""
-    monkeypatch.setattr(solving, "kinds", lambda: {"hpp": KIND})
+def stand_in(monkeypatch: pytest.MonkeyPatch, root: Path) -> Iterator[None]:
+    """A stand-in solver; a problem lies in the working directory, and signal handlers stay unchanged."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     (root.parent / "p.json").write_text(json_io.text(drawn()))
+    with solver(KIND):
+        yield
 
 
 def test_a_plan_is_written_and_told(call: Call, tmp_path: Path) -> None:
@@ -45,11 +62,10 @@ def test_without_a_file_nothing_is_written(call: Call, tmp_path: Path) -> None:
     assert set(files(tmp_path)) == {str(tmp_path / "p.json")}
 
 
-def test_the_gap_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gap_is_told(call: Call) -> None:
     """The line shows by how many percent the plan exceeds its bound."""
-    known = {"hpp": KIND._replace(solve=lambda *_, **__: solution())}
-    monkeypatch.setattr(solving, "kinds", lambda: known)
-    assert call("solve", "p.json").stdout == SUMMARY + "\n"
+    with solver(KIND._replace(solve=lambda *_, **__: solution())):
+        assert call("solve", "p.json").stdout == SUMMARY + "\n"
 
 
 def test_json_prints_the_plan_alone(call: Call, tmp_path: Path) -> None:
@@ -121,17 +137,17 @@ def test_refused(call: Call, tmp_path: Path, arguments: list[str], said: str) ->
     assert files(tmp_path) == before
 
 
-def test_a_place_that_cannot_be_is_refused_before_solving(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_cannot_be_is_refused_before_solving(call: Call) -> None:
     """An output path that cannot be written is refused before the solver starts."""
 
     def unasked(*_: Any, **__: Any) -> Any:
         raise AssertionError("the solver was asked")
 
-    monkeypatch.setattr(solving, "kinds", lambda: {"hpp": KIND._replace(solve=unasked)})
-    assert call("solve", "p.json", "-o", "none/plan.json").exit_code == 64
+    with solver(KIND._replace(solve=unasked)):
+        assert call("solve", "p.json", "-o", "none/plan.json").exit_code == 64
 
 
-def test_a_stopped_search_leaves_no_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_search_leaves_no_file(call: Call, tmp_path: Path) -> None:
     """Ctrl-C and SIGTERM exit with 130, and an older plan stays unchanged."""
 
     def stopped(*_: Any, **__: Any) -> Any:
@@ -139,9 +155,9 @@ def test_a_stopped_search_leaves_no_file(call: Call, tmp_path: Path, monkeypatch
 
     (tmp_path / "old.json").write_text("mine")
     before = files(tmp_path)
-    monkeypatch.setattr(solving, "kinds", lambda: {"hpp": KIND._replace(solve=stopped)})
-    for target in ("plan.json", "old.json"):
-        assert call("solve", "p.json", "-o", target).exit_code == 130
+    with solver(KIND._replace(solve=stopped)):
+        for target in ("plan.json", "old.json"):
+            assert call("solve", "p.json", "-o", target).exit_code == 130
     assert files(tmp_path) == before
 
 

@@ -11,7 +11,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.data import named_datasets
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
-from tests.support.data.samples import CAUSAL, IMAGES, TEXT, prepared, texts, whole
+from tests.support.data.samples import CAUSAL, IMAGES, TEXT, fake_stdlib, prepared, texts, whole
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +88,7 @@ SOURCES = {
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake standard library of five files: b equals a up to white space, d is blank."""
-    for name, text in SOURCES.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(named_datasets, "stdlib_files", lambda: tuple((name, tmp_path / name) for name in SOURCES))
+    fake_stdlib(tmp_path / "library", SOURCES, monkeypatch)
 
 
 @pytest.mark.usefixtures("library")

@@ -15,7 +15,6 @@ import pytest
 from huggingface_hub import constants
 
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data import named_datasets
 from fleetune.data.named_datasets import HubTable
 from fleetune.data.sources import content_digest, pinned_request
 from fleetune.errors import Refused, TryAgain
@@ -186,7 +185,8 @@ def test_any_usual_name_of_a_test_split_serves_and_others_are_told(
     cache = tmp_path / "cached.arrow"
     cache.write_bytes(b"rows")
     splits = {name: Split(rows, cache) for name, rows in (("train", FRUITS[:14]), ("dev", FRUITS[14:]), ("more", []))}
-    monkeypatch.setattr(named_datasets, "_load", lambda source, streaming: splits)
+    package = SimpleNamespace(load_dataset=lambda *name, **options: splits)
+    monkeypatch.setitem(sys.modules, "datasets", package)
     data = prepared(tmp_path / "d", "owner/fruits")
     assert (data.size("train"), data.size("test")) == (14, 6)
     assert data.info.notes == ("of the splits of owner/fruits, dev is tested on; not read: more",)

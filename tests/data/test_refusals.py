@@ -14,7 +14,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import validate_data
 from fleetune.errors import Refused
-from tests.support.data.samples import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared
+from tests.support.data.samples import CAUSAL, FRUITS, IMAGES, TEXT, fake_stdlib, json_lines, prepared
 
 GOOD = json.dumps(FRUITS[0])
 FILES: dict[str, tuple[str, str, str]] = {
@@ -277,11 +277,7 @@ def test_a_test_split_of_its_own_is_counted(tmp_path: Path) -> None:
 
 def test_blocks_of_packed_text_are_counted_when_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Preparation counts the test blocks of packed text."""
-    from fleetune.data import named_datasets
-
-    for name in "abc":
-        (tmp_path / f"{name}.py").write_text(f"{name} = 1\n" * 9)
-    monkeypatch.setattr(named_datasets, "stdlib_files", lambda: tuple((f"{n}.py", tmp_path / f"{n}.py") for n in "abc"))
+    fake_stdlib(tmp_path / "library", {f"{name}.py": f"{name} = 1\n" * 9 for name in "abc"}, monkeypatch)
     with pytest.raises(Refused, match=r"test_samples asks for 100 rows, but stdlib-sources has \d+ to test on"):
         prepared(tmp_path / "d", "stdlib-sources", CAUSAL, max_length=16, test_samples=100)
 

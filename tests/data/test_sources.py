@@ -1,6 +1,7 @@
 """Content digests of sources."""
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fleetune.data import sources
 from fleetune.data.sources import content_digest
 from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused, TryAgain
-from tests.support.data.samples import FRUITS, IMAGES, TEXT, json_lines
+from tests.support.data.samples import FRUITS, IMAGES, TEXT, fake_stdlib, json_lines
 
 
 def digest_of(source: object) -> str:
@@ -62,12 +63,15 @@ def test_names_and_contents_cannot_be_confused(tmp_path: Path) -> None:
     assert digest_of(tmp_path / "a") != digest_of(tmp_path / "b")
 
 
-def test_built_in_sets_differ_and_follow_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_sets_differ_and_follow_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Built-in sets have distinct digests that depend on DATA_VERSION and scikit-learn's version."""
     found = [digest_of(name) for name in ("digits", "docstrings", "stdlib-sources")]
     assert len(set(found)) == 3
     assert found[1] == digest_of("docstrings")
-    monkeypatch.setattr(sources, "version", lambda package: "0")
+    (tmp_path / "scikit_learn-0.dist-info").mkdir()
+    (tmp_path / "scikit_learn-0.dist-info" / "METADATA").write_text("Name: scikit-learn\nVersion: 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert version("scikit-learn") == "0"
     assert digest_of("digits") != found[0]
     monkeypatch.setattr(sources, "DATA_VERSION", sources.DATA_VERSION + 1)
     assert digest_of("stdlib-sources") != found[2]
@@ -75,9 +79,7 @@ def test_built_in_sets_differ_and_follow_versions(monkeypatch: pytest.MonkeyPatc
 
 def test_built_in_texts_follow_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A patched standard library changes the digest under the same version of Python."""
-    path = tmp_path / "a.py"
-    monkeypatch.setattr(sources, "stdlib_files", lambda: (("a.py", path),))
-    path.write_text("a = 1")
+    path = fake_stdlib(tmp_path / "library", {"a.py": "a = 1"}, monkeypatch) / "a.py"
     before = digest_of("stdlib-sources")
     path.write_text("a = 2")
     assert digest_of("stdlib-sources") != before

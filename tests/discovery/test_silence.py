@@ -135,7 +135,7 @@ def probing_agent(wire: Wire) -> Agent:
 def probe(wire: Wire) -> ProbeResult:
     """What the agent of the desk tells the stage after one probe of its link to nano."""
     asked = ProbeRequest(peer="nano", budget_s=1.0, most_bytes=1 << 16)
-    probing_agent(wire)._probe(asked)
+    probing_agent(wire).probe(asked)
     told = [message.header for receiver, message in wire.sent if (receiver, message.kind) == (STAGE, "probed")]
     assert len(told) == 1
     return json_io.load(ProbeResult, told[0], "what the agent told")

@@ -76,7 +76,7 @@ def say(container: Any, line: bytes) -> None:
     it holds a TLS connection open."""
     visitor = container.attach_socket(params={"stdin": 1, "stream": 1})
     getattr(visitor, "_sock", visitor).sendall(line)
-    visitor._response.close()
+    visitor._response.close()  # private: docker-py offers no other way to close the response of a visitor
     visitor.close()
 
 
@@ -128,6 +128,7 @@ def test_a_file_that_goes(client: docker.DockerClient, tmp_path: Path, monkeypat
     (source / "f").write_text("f")
     found = folder_transfer.list_entries(source)
     (source / "f").unlink()
+    # replaced: the file goes between the listing of its folder and the copying
     monkeypatch.setattr(folder_transfer, "list_entries", lambda folder: found)
     with pytest.raises(TryAgain, match=f"{source}/f could not be read while it was copied"):
         folder_transfer.upload_folders(client, find_image(client, "it", IMAGE).id, [source], LABELS)

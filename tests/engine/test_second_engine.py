@@ -152,6 +152,7 @@ def test_where_everything_meets(run: Callable[..., Any], here: int, second: Seco
         container = run(engine, SERVES, ports={"5000/tcp": (second.reach, None)})
         said = container.logs(stream=True, follow=True)
         assert next(said).startswith(b"ready")
+        # private: docker-py has no other name for the response
         said._response.close()  # its own close leaves the socket to be collected
         container.reload()
         ports[engine] = int(container.ports["5000/tcp"][0]["HostPort"])

@@ -79,9 +79,9 @@ class Ground:
             return container
         stdin = container.attach_socket(params={"stdin": 1, "stream": 1})
         container.start()
-        line = stdin._sock
+        line = stdin._sock  # private: docker-py offers a reader alone, and this writes
         line.sendall(first_line.encode() + b"\n")
-        stdin._response.close()
+        stdin._response.close()  # private: the response of docker-py is reached by no other name
         line.close()
         return container
 

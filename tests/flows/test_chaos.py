@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from fleetune.training.checkpoints import MODEL, CheckpointMark, FileDigest
 from fleetune.training.faults import CUT, GPU_ERROR, KILL, KINDS, NEXT, POINTS, SEVER, Fault, happened, leave_mark
 from flows.chaos.comparison import LIMIT, Check, Trained, compare
 from flows.chaos.places import Places
-from flows.chaos.rehearsal import ChaosRequest, Rehearsal
+from flows.chaos.rehearsal import ChaosRequest, pace_s, rounds_for
 from flows.chaos.schedule import Schedule, draw
 from flows.chaos.throughput import (
     Throughput,
@@ -360,15 +359,10 @@ def test_a_line_that_a_killed_coordinator_could_not_finish_is_passed_over(tmp_pa
 
 
 @pytest.mark.parametrize(("minutes", "rounds"), [(None, 40), (2.0, 120), (0.01, 6)])
-def test_rounds_by_the_pace_of_a_short_training(
-    monkeypatch: pytest.MonkeyPatch, minutes: float | None, rounds: int
-) -> None:
+def test_rounds_by_the_pace_of_a_short_training(minutes: float | None, rounds: int) -> None:
     """A training of so many minutes has as many rounds of 1 s, and at least one for each fault."""
-    monkeypatch.setattr(Rehearsal, "_train", lambda *_: SimpleNamespace(events=WHOLE))
-    monkeypatch.setattr(Rehearsal, "_plan", lambda _: SimpleNamespace(plan=SimpleNamespace(devices=ALL)))
-    context: Any = SimpleNamespace(listen=lambda event: None)
-    made: Any = SimpleNamespace(config=SimpleNamespace(training=SimpleNamespace(rounds=40)))
-    assert Rehearsal(context, made)._rounds(ChaosRequest(faults=3, seed=1, minutes=minutes)) == rounds
+    request = ChaosRequest(faults=3, seed=1, minutes=minutes)
+    assert rounds_for(request, 40, lambda: pace_s(intervals(WHOLE, ALL))) == rounds
 
 
 def test_a_schedule_is_read_back() -> None:

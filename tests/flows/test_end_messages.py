@@ -2,11 +2,11 @@
 
 import http.client
 import shlex
+import shutil
 from typing import Any
 
 import pytest
 
-from flows import next_step
 from flows.service.ended_runs import LIMIT_REACHED, LOOK_S, EndMessages
 
 STORE = "/srv/runs"
@@ -67,7 +67,7 @@ def run(identity: str, message: str | None, flow: str = "finetune", **parameters
 
 @pytest.fixture(autouse=True)
 def _by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_step, "_program", lambda: "fleetune")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
 
 
 def complete(server: Server, seconds: float = LOOK_S) -> None:

@@ -150,14 +150,14 @@ def test_a_dead_address_is_told_before_anything_is_written(
     world: World, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the address, and neither a record nor a folder is written."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     with answering(200) as address:
         pass
-    checked: list[str] = []
-    monkeypatch.setattr(
-        prefect_server,
-        "check_configured_server",
-        lambda: checked.append(address) or prefect_server.check_api(address, "X"),
-    )
-    with pytest.raises(TryAgain, match="where nothing answers"):
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    with (
+        temporary_settings({PREFECT_API_URL: address}),
+        pytest.raises(TryAgain, match=f"PREFECT_API_URL is {address}, where nothing answers"),
+    ):
         run_with(toy_context(root), world.config(), StageSelection())
-    assert checked and not root.exists()
+    assert not root.exists()

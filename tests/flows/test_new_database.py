@@ -63,8 +63,7 @@ def test_half_a_kept_database_is_made_again(damaged: bool, tmp_path: Path, monke
             connection_url = f"sqlite+aiosqlite:///{there}"
 
     monkeypatch.setattr(new_database, "KEPT", kept)
-    monkeypatch.setattr(new_database, "_migrate", migrate)
-    asyncio.run(new_database._create(Server()))
+    asyncio.run(new_database.create(Server(), migrate))
     for path in (there, kept):
         with closing(sqlite3.connect(path)) as database:
             tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -102,8 +101,7 @@ def test_a_database_that_is_there_stays(content: bytes, tmp_path: Path, monkeypa
 
     kept.write_bytes(b"another")
     monkeypatch.setattr(new_database, "KEPT", kept)
-    monkeypatch.setattr(new_database, "_migrate", migrate)
-    asyncio.run(new_database._create(Server()))
+    asyncio.run(new_database.create(Server(), migrate))
     assert seen == [content] and kept.read_bytes() == b"another"
 
 

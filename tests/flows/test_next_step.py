@@ -15,7 +15,7 @@ from prefect.states import Cancelled
 
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.store import RunRecord
-from flows import next_step, requested_run, stage_tasks
+from flows import requested_run, stage_tasks
 from flows.cli.app import app
 from flows.comparison.comparer import CompareRequest
 from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures
@@ -40,7 +40,7 @@ def parsed(copied: str) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_step, "_program", lambda: "fleetune")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,8 @@ def test_the_default_store_is_not_named() -> None:
 
 def test_the_program_is_found_without_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: `fleetune` is no command of the shell unless its environment was activated; then the path is told."""
-    monkeypatch.undo()
-    next_step._program.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda name: None)
     program = shlex.split(command("runs", ["models"]))[0]
-    next_step._program.cache_clear()
     assert Path(program).name == "fleetune" and (Path(program).is_file() or program == "fleetune")
 
 
@@ -127,24 +124,23 @@ def runner(decided: Any = None, **selection: Any) -> Any:
 
 def failed(error: FleetuneError) -> State[Any]:
     """The state of a run that failed in a stage."""
-    return stage_tasks._failed(runner(), error, stage_tasks.go_on_command(runner(until="plan")))
+    return stage_tasks.failed(runner(), error, stage_tasks.go_on_command(runner(until="plan")))
 
 
 def refused_before(error: FleetuneError, base: str = "demo") -> State[Any]:
     """The state of a run that failed before it began."""
     request = RunRequest(base=base, rounds=3)
-    return stage_tasks.failed_state(error, requested_run._after_refusal(request, error, STORE))
+    return stage_tasks.failed_state(error, requested_run.after_refusal(request, error, STORE))
 
 
 def promotion(promoted: bool) -> State[Any]:
-    return stage_tasks._completed(runner(SimpleNamespace(promoted=promoted, why="loss 2 before and 1 after")))
+    return stage_tasks.completed(runner(SimpleNamespace(promoted=promoted, why="loss 2 before and 1 after")))
 
 
-def nothing_new(monkeypatch: pytest.MonkeyPatch) -> State[Any] | None:
-    monkeypatch.setattr(requested_run, "same_as_last", lambda store, planned: RUN)
+def nothing_new() -> State[Any] | None:
     store: Any = SimpleNamespace(root=STORE)
     planned: Any = RunRecord
-    return requested_run._nothing_new(store, RunRequest(base="demo"), planned)
+    return requested_run.nothing_new(store, RunRequest(base="demo"), planned, lambda store, planned: RUN)
 
 
 TRAINING = CompareRequest(base="demo", strategies=("dp", "pp"), rounds=3, train=True)
@@ -198,38 +194,36 @@ def test_a_refused_comparison_names_the_next_command(said: str, words: str) -> N
 @pytest.mark.parametrize(
     ("name", "made", "words"),
     [
-        ("Completed", lambda _: stage_tasks._completed(runner()), ["show", RUN]),
-        ("Promoted", lambda _: promotion(True), ["models"]),
-        ("NotBetter", lambda _: promotion(False), ["show", RUN]),
+        ("Completed", lambda: stage_tasks.completed(runner()), ["show", RUN]),
+        ("Promoted", lambda: promotion(True), ["models"]),
+        ("NotBetter", lambda: promotion(False), ["show", RUN]),
         ("NothingNew", nothing_new, ["show", RUN]),
-        ("Refused", lambda _: failed(Refused("it cannot be trained")), ["show", RUN]),
-        ("Infeasible", lambda _: failed(Infeasible("too little memory")), ["show", RUN]),
-        ("TryAgain", lambda _: failed(TryAgain("a device is gone")), ["rerun", RUN, "--until", "plan"]),
+        ("Refused", lambda: failed(Refused("it cannot be trained")), ["show", RUN]),
+        ("Infeasible", lambda: failed(Infeasible("too little memory")), ["show", RUN]),
+        ("TryAgain", lambda: failed(TryAgain("a device is gone")), ["rerun", RUN, "--until", "plan"]),
         (
             "Refused",
-            lambda _: refused_before(Refused("training: rounds is -1")),
+            lambda: refused_before(Refused("training: rounds is -1")),
             ["run", "configs/runs/demo.yaml", "--set", "training.rounds=3", "--dry-run"],
         ),
-        ("Refused", lambda _: refused_before(Refused("base: 'x' is neither"), "x"), ["runs"]),
+        ("Refused", lambda: refused_before(Refused("base: 'x' is neither"), "x"), ["runs"]),
         (
             "TryAgain",
-            lambda _: refused_before(TryAgain("the hub does not answer")),
+            lambda: refused_before(TryAgain("the hub does not answer")),
             ["run", "configs/runs/demo.yaml", "--set", "training.rounds=3"],
         ),
         (
             "Cancelled",
-            lambda _: stage_tasks.with_next(
+            lambda: stage_tasks.with_next(
                 Cancelled(message="stopped"), stage_tasks.go_on_command(runner(only="train"))
             ),
             ["rerun", RUN, "--only", "train"],
         ),
     ],
 )
-def test_every_end_names_the_next_command(
-    monkeypatch: pytest.MonkeyPatch, name: str, made: Callable[[pytest.MonkeyPatch], State[Any]], words: list[str]
-) -> None:
+def test_every_end_names_the_next_command(name: str, made: Callable[[], State[Any]], words: list[str]) -> None:
     """However a run ended, its state's message ends with a command for this run and this store."""
-    state = made(monkeypatch)
+    state = made()
     _, _, copied = str(state.message).rpartition("; next: ")
     assert (state.name, shlex.split(copied)) == (name, ["fleetune", *words, "--root", STORE])
     parsed(copied)

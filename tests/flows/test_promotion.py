@@ -1,6 +1,7 @@
 """Promotion: what a run starts from, and when its model is the next one to start from."""
 
 import dataclasses
+import datetime
 import json
 import threading
 from collections.abc import Callable
@@ -10,8 +11,8 @@ import pytest
 
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused, TryAgain
-from fleetune.store import PromotionDecision, Store
-from flows import promotion
+from fleetune.store import PromotionDecision
+from fleetune.wall_clock import utc_now
 from flows.promotion import decide, pin_start, same_as_last, start_of
 from tests.support.flows.nights import PLAIN, Nights, config
 
@@ -172,17 +173,17 @@ def test_models_are_listed(nights: Nights) -> None:
     assert good.run in shown and "loss 2 before and 1 after" in shown and bad.run not in shown
 
 
-def test_nothing_is_removed_while_a_model_is_promoted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_removed_while_a_model_is_promoted(nights: Nights) -> None:
     """A removal that looked for promoted runs just before a promotion would take that run's model. So the two exclude
     each other, whichever comes first."""
     record = nights.run(config(), before=2.0, after=1.0)
     held: list[bool] = []
 
-    def start(store: Store, config: RunConfig) -> str:
-        held.append(store.removal(lambda seconds: True).take())
-        return start_of(store, config)
+    def clock() -> datetime.datetime:
+        held.append(nights.store.removal(lambda seconds: True).take())
+        return utc_now()
 
-    monkeypatch.setattr(promotion, "start_of", start)
+    nights.store.clock = clock  # asked when the decision is written down
     with nights.store.removal(lambda seconds: True), pytest.raises(TryAgain, match="removal"):
         nights.decided(record)
     assert nights.decided(record).promoted and held == [False]

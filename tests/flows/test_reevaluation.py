@@ -8,7 +8,6 @@ import pytest
 
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord, Store
-from flows import api
 from flows.context import RunContext, StageSelection
 from flows.past_runs import load_results
 from flows.preflight import predict_run
@@ -36,7 +35,7 @@ def test_the_past_runs_own_artifacts_are_given(store: Store) -> None:
     assert predict_run(runner).stage("evaluate").inputs == past.outputs
 
 
-def test_other_data_are_prepared_and_checked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_data_are_prepared_and_checked(store: Store) -> None:
     """Data that were named are prepared by a run of their own, even from the same source, and must fit."""
     past = trained_run(store)
     asked: list[StageSelection] = []
@@ -50,14 +49,13 @@ def test_other_data_are_prepared_and_checked(store: Store, monkeypatch: pytest.M
         stage = StageRecord(stage="prepare", key="1" * 64, outputs={"data": digest})
         return replace(past, id="demo-2", config=config, stages=(stage,))
 
-    monkeypatch.setattr(api, "run_with", prepare)
     context = RunContext(store=store, contents=dict.fromkeys(("data", "model weights"), lambda _: "c"))
     request = EvaluationRequest(run="demo", data="docstrings", changes=("data.test_samples=7",))
     found = reevaluation(request, store)
     assert found.config.data.test_samples == 7 and found.config.training == past.config.training
-    assert found.runner(context).given["checkpoint"] == past.outputs["checkpoint"]
+    assert found.runner(context, prepare).given["checkpoint"] == past.outputs["checkpoint"]
     with pytest.raises(Refused, match=r"no, perhaps, yes.* trained for no, yes"):
-        found.runner(context)
+        found.runner(context, prepare)
     assert {selection.until for selection in asked} == {"prepare"}
     assert known == [{"0": "no", "1": "yes"}] * 2, "the classes keep the numbers of the model, whatever the data have"
 

@@ -46,6 +46,7 @@ def test_no_artifact_goes_between_its_finding_and_the_record_that_names_it(
         met.append(spec.name)
         return real(self, spec, decision)
 
+    # replaced: the removal begins at the moment at which a stage checks what it reuses
     monkeypatch.setattr(CachePolicy, "damage", damage)
     again = run_toy(root, world.config())
     assert met == ["shape", "learn", "score"]

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,9 @@ class Log:
         """Keep a line, as a handler of the logger."""
         self.lines.append(record.getMessage())
 
-    def hear(self, kind: str, text: str = "", stage: str = "train", **fields: float) -> None:
+    def hear(self, kind: str, text: str = "", stage: str = "train", **fields: Any) -> None:
         """Send an event."""
-        self._log.hear(StageEvent(stage=stage, kind=kind, text=text, **fields))  # type: ignore[arg-type]
+        self._log.hear(StageEvent(stage=stage, kind=kind, text=text, **fields))
 
     def beat(self, at_s: float) -> None:
         """The time at which stages are looked at."""
@@ -107,10 +108,10 @@ def test_other_stages_count_their_work(log: Log) -> None:
         (142, "finding devices", 2, 3, "devices"),
     ):
         log.now_s = at_s
-        log._log.hear(StageEvent(stage="prepare", kind="progress", text=text, done=done, total=total, unit=unit))
+        log.hear("progress", text, stage="prepare", done=done, total=total, unit=unit)
     for at_s, share in ((200, 20.0), (210, 45.5)):
         log.now_s = at_s
-        log._log.hear(StageEvent(stage="profile", kind="progress", text="profiling", done=share, total=100, unit="%"))
+        log.hear("progress", "profiling", stage="profile", done=share, total=100, unit="%")
     assert log.lines == [
         "prepare: tokenizing 100 of 4000 files",
         "prepare: tokenizing 1100 of 4000 files, 100 files/s, 29 s left",

@@ -37,7 +37,7 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 def test_beside_the_source(beside: Path, tmp_path: Path) -> None:
     """A writable folder is used in place, and code of older versions is deleted."""
-    assert jit._choose(NAME, (beside, tmp_path / "cache")) == beside / NAME
+    assert jit.choose_folder(NAME, (beside, tmp_path / "cache")) == beside / NAME
     assert [path.name for path in beside.iterdir()] == [NAME]
     assert not (tmp_path / "cache").exists()
 
@@ -45,7 +45,7 @@ def test_beside_the_source(beside: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_copied(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:
     """Compiled code in a read-only folder is copied to a writable one, and the original stays."""
     lock(beside)
-    chosen = jit._choose(NAME, (beside, tmp_path / "cache"))
+    chosen = jit.choose_folder(NAME, (beside, tmp_path / "cache"))
     assert chosen == tmp_path / "cache" / NAME
     assert (chosen / "clock_1" / "play.nbc").read_bytes() == b"machine code"
     assert {path.name for path in beside.iterdir()} == {NAME, "compiled-before"}
@@ -58,7 +58,7 @@ def test_copied_once(beside: Path, tmp_path: Path, lock: Callable[[Path], None])
     places = (beside, tmp_path / "cache")
     (tmp_path / "cache" / NAME).mkdir(parents=True)
     (tmp_path / "cache" / NAME / "new.nbc").write_bytes(b"compiled since")
-    chosen = jit._choose(NAME, places)
+    chosen = jit.choose_folder(NAME, places)
     assert chosen is not None and [path.name for path in chosen.iterdir()] == ["new.nbc"]
 
 
@@ -66,7 +66,7 @@ def test_copied_by_many_at_once(beside: Path, tmp_path: Path, lock: Callable[[Pa
     """Processes that start together produce one complete folder and leave nothing else."""
     lock(beside)
     with ThreadPoolExecutor(8) as pool:
-        chosen = set(pool.map(lambda _: jit._choose(NAME, (beside, tmp_path / "cache")), range(8)))
+        chosen = set(pool.map(lambda _: jit.choose_folder(NAME, (beside, tmp_path / "cache")), range(8)))
     assert chosen == {tmp_path / "cache" / NAME}
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [NAME]
     assert [path.name for path in (tmp_path / "cache" / NAME).rglob("*.nbc")] == ["play.nbc"]
@@ -76,8 +76,8 @@ def test_nowhere(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> 
     """Without a writable folder there is none."""
     (tmp_path / "file").write_text("")
     lock(beside)
-    assert jit._choose(NAME, (beside, tmp_path / "file")) is None
-    assert jit._choose(NAME, (beside,)) is None
+    assert jit.choose_folder(NAME, (beside, tmp_path / "file")) is None
+    assert jit.choose_folder(NAME, (beside,)) is None
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_users_cache(monkeypatch: pytest.MonkeyPatch, cache: str, home: str, fou
     """The user's cache follows XDG_CACHE_HOME; a relative path is ignored."""
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     monkeypatch.setenv("HOME", home)
-    assert tuple(map(str, jit._users_cache())) == found
+    assert tuple(map(str, jit.users_cache())) == found

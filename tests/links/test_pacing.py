@@ -13,7 +13,7 @@ class Line:
         self.now_s = 0.0
         self._header_bytes = header_bytes
         self.sent: list[tuple[float, str]] = []
-        self._messages, self.done = messages, threading.Event()
+        self.messages, self.done = messages, threading.Event()
 
     def wait(self, seconds: float) -> None:
         """Move the clock."""
@@ -22,7 +22,7 @@ class Line:
     def now(self) -> float:
         """Return the time; all is done once the sender asks for it behind the last message."""
         now_s = self.now_s
-        if len(self.sent) == self._messages:
+        if len(self.sent) == self.messages:
             self.done.set()
         return now_s
 
@@ -59,7 +59,7 @@ def test_idle_time_is_not_saved_up() -> None:
     sender = PacedSender(line.send, 100.0, now_s=line.now, wait_s=line.wait)
     sender.send(Message("a", {}, (bytes(100),)))
     assert line.done.wait(30)
-    line.now_s, line._messages = 10.0, 3
+    line.now_s, line.messages = 10.0, 3
     line.done.clear()
     for kind in "bc":
         sender.send(Message(kind, {}, (bytes(100),)))

@@ -33,6 +33,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     """Stand-ins of torch's functions and NVML's."""
     found = Gpu()
     nvml = SimpleNamespace(nvmlDeviceGetComputeRunningProcesses=found.running)
+    # private: it is kept until the process ends, and the next test would find this one's
     monkeypatch.setattr(device_memory, "_nvml_handle", lambda device: (nvml, device))
     stand_ins = {
         "set_device": lambda device: found.said.append(device),

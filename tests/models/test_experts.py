@@ -45,9 +45,9 @@ EPSILON = torch.finfo(torch.float32).eps
 def plain_model(ready: Recorded) -> nn.Module:
     """Return the model as transformers makes it by default, with the same weights."""
     config = configuration(ready.request)
-    config._experts_implementation = None
+    config._experts_implementation = None  # private: a configuration has no other name for it
     model = AutoModelForCausalLM.from_config(config)
-    assert model.config._experts_implementation == "grouped_mm"
+    assert model.config._experts_implementation == "grouped_mm"  # private: nor for what was chosen
     model.load_state_dict(ready.whole().state_dict())
     plain: nn.Module = model.train()
     return plain
@@ -130,6 +130,7 @@ def test_experts_run_in_double_precision_too() -> None:
         ("eager", torch.arange(7)),
         ("eager", torch.arange(7).flip(0)),
     ):
+        # private: transformers sets it publicly of whole models alone
         module.config._experts_implementation = implementation  # type: ignore[union-attr]
         module.zero_grad()
         result = module(hidden[order], ids[order], shares[order])

@@ -32,11 +32,11 @@ class Leaf(nn.Module):
 
     def __init__(self, call: Callable[..., Tensor]) -> None:
         super().__init__()
-        self._call = call
+        self.call = call
 
     def forward(self, *given: Tensor) -> Tensor:
         """Run the call."""
-        return self._call(*given)
+        return self.call(*given)
 
 
 class Model(nn.Module):
@@ -50,7 +50,7 @@ class Model(nn.Module):
 
     def forward(self, **given: Tensor) -> Tensor:
         """leaf -> identity."""
-        made = self.leaf._call(*given.values()) if self._glue else self.leaf(*given.values())
+        made = self.leaf.call(*given.values()) if self._glue else self.leaf(*given.values())
         out: Tensor = self.last(made)
         return out
 

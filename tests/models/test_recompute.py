@@ -77,12 +77,12 @@ def test_a_part_of_a_micro_batch_draws_its_masks_again(tmp_path: Path) -> None:
 def saved_bytes(segment: SegmentRunner, values: Values, draws: RandomContext) -> int:
     """Bytes of all storages that live until the backward, beside weights."""
     alive: dict[int, torch.UntypedStorage] = {}
-    weights = {p.untyped_storage()._cdata for p in segment.parameters.values()}
+    weights = {p.untyped_storage().data_ptr() for p in segment.parameters.values()}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            alive[storage._cdata] = storage
+        if storage.data_ptr() not in weights:
+            alive[storage.data_ptr()] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -17,7 +17,7 @@ from fleetune.errors import Refused
 from fleetune.launching import Command, Job, LocalSites, ProcessLauncher
 from fleetune.models.source import input_spec
 from fleetune.preparation.local_data import DeviceWork, prepare_on_devices, reported_digests, survey_devices
-from fleetune.preparation.prepare import _data_preparation, write_artifacts
+from fleetune.preparation.prepare import data_preparation, write_artifacts
 from tests.support.preparation.instances import preparation_task
 from tests.support.training.model_families import BY_NAME, model_request
 from tests.support.training.planted import found_in, spellings, text_spellings
@@ -123,7 +123,7 @@ def test_the_tokenizer_of_a_package_is_given_to_the_devices(data: DataRequest, t
     task = replace(
         preparation_task(tmp_path / "common", model, replace(data, local={})), local=survey_devices(at, data)
     )
-    write_data(_data_preparation(task), task.data_folder)
+    write_data(data_preparation(task), task.data_folder)
     launcher.commands.clear()
     prepare_on_devices(at, task.data_folder, seed=3)
     tokenizer = input_spec(model).tokenizer

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -16,9 +17,8 @@ from fleetune.models import graph as g
 from fleetune.models.recorder import record_model
 from fleetune.models.unit_graph import record_units
 from fleetune.models.units import fold_into_units, leaf_modules
-from fleetune.preparation import step_comparison
 from fleetune.preparation.prepare import prepare
-from fleetune.preparation.step_comparison import Samples, compare_step
+from fleetune.preparation.step_comparison import ModelAndRecording, Samples, compare_step, distances
 from tests.support.models.instances import Recorded, batch, recorded
 from tests.support.preparation.instances import preparation_task
 from tests.support.profiling.instances import FAMILY, MODEL
@@ -56,9 +56,9 @@ def test_a_faithful_recording_passes(name: str, lora: Lora | None, granularity: 
     ready = recorded(family, tmp_path, granularity, lora=lora)
     model = ready.whole()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    pair = step_comparison._Pair(ready.graph, model.train())
+    pair = ModelAndRecording(ready.graph, model.train())
     given = samples(family)
-    assert not any(step_comparison._distances(pair.step(given, recorded=True), pair.step(given)).values())
+    assert not any(distances(pair.step(given, recorded=True), pair.step(given)).values())
     compare_step(ready.graph, model, given)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -111,8 +111,8 @@ def test_another_order_of_additions_is_rounding() -> None:
     a, b = inner.args
     same, c = outer.args
     reordered = changed(changed(graph, inner.id, args=(b, c)), outer.id, args=(same, a))
-    pair = step_comparison._Pair(reordered, model)
-    assert any(step_comparison._distances(pair.step(given, recorded=True), pair.step(given)).values())
+    pair = ModelAndRecording(reordered, model)
+    assert any(distances(pair.step(given, recorded=True), pair.step(given)).values())
     compare_step(reordered, model, given)
 
 
@@ -179,7 +179,7 @@ def test_a_model_that_does_not_fit_here_is_not_compared_in_words(
 ) -> None:
     """A note says that the comparison was skipped, and preparation succeeds."""
     notes: list[str] = []
-    monkeypatch.setattr("fleetune.preparation.step_comparison.needed_bytes", lambda module: 1 << 60)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     task = preparation_task(tmp_path, MODEL, data_request(FAMILY, tmp_path))
     prepare(replace(task, note=notes.append))
     assert len([note for note in notes if "was not compared" in note and "GB are free" in note]) == 1

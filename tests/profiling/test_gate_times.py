@@ -11,11 +11,11 @@ from fleetune.models.gates import gate_segment
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
-from fleetune.profiling import gate_times as module
 from fleetune.profiling.gate_times import HeadedBlock, LeftShares, PassTimes, extra, gate_times
 from fleetune.profiling.subnet_parts import SubnetParts
 from fleetune.profiling.timing import TimingSettings
 from tests.support.models.instances import Recorded, batch, recorded
+from tests.support.profiling.watched import Watched
 from tests.support.training.model_families import BY_NAME
 
 FAMILY = BY_NAME["bert"]
@@ -50,35 +50,29 @@ def block_of(ready: Recorded) -> HeadedBlock:
 
 
 @pytest.mark.parametrize("granularity", ["block", "layer"])
-def test_the_gated_passes_are_those_of_a_worker(
-    granularity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gated_passes_are_those_of_a_worker(granularity: str, tmp_path: Path) -> None:
     """Each turn runs the whole block, then with half of its heads skipped, then with half forward only, on what the
     units before it made; of the heads' part of the work, half is left."""
     ready = recorded(FAMILY, tmp_path, granularity=granularity)
     block = block_of(ready)
     config = configuration(ready.request, ready.labels)
-    seen: list[tuple[int, tuple[str, ...]]] = []
-    run = module.forwards
+    seen: list[tuple[int, str]] = []
 
-    def watched(window: Any, *rest: Any) -> Any:
-        seen.append((window.micro_batch, tuple(unit.name for each in window.segments for unit in each.units)))
-        return run(window, *rest)
+    def watched(unit: str, segment: SegmentRunner) -> Watched:
+        return Watched(segment, lambda values, size, draws: seen.append((draws.micro_batch, unit)))
 
-    monkeypatch.setattr(module, "forwards", watched)
-
-    def load(units: list[str], gates: Any) -> dict[str, SegmentRunner]:
+    def load(units: list[str], gates: Any) -> dict[str, Any]:
         made = {unit: ready.segment((unit,)) for unit in units}
         for segment in made.values():
             if gates:
                 gate_segment(segment, gates, skeleton(config, ready.request), config)
             segment.train()
-        return made
+        return {unit: watched(unit, segment) for unit, segment in made.items()} if gates else made
 
     rows = batch(FAMILY, 3)
     inputs = {number: rows[name] for name, number in ready.graph.inputs.items()}
     found = gate_times(block, load, inputs, 3, TimingSettings(batch_sizes=(3,), passes=2, cores=1.0))
-    assert seen == [(number, tuple(block.units)) for _ in range(3) for number in range(3)]
+    assert seen == [(number, unit) for _ in range(3) for number in range(3) for unit in block.units]
     assert found.skipped.forward > -1 and found.forward_only.forward > -1
     half, learning = block.shares(1), block.shares(2)
     for unit in block.units:

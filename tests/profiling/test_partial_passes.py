@@ -21,7 +21,7 @@ from fleetune.profiling.partial_passes import (
     RECORDED,
     TURNS,
     WHOLE,
-    _Kin,
+    Kin,
     partial_passes,
     shares,
 )
@@ -29,6 +29,7 @@ from fleetune.profiling.profile import profile
 from fleetune.profiling.timing import TimedData, TimingSettings
 from tests.support.models.instances import batch, recorded
 from tests.support.profiling.instances import Scripted, ScriptedJob, costs, prepared, profiling_task
+from tests.support.profiling.watched import Watched
 from tests.support.training.model_families import BY_NAME
 
 FAMILY = BY_NAME["bert"]
@@ -49,15 +50,16 @@ def test_units_that_are_alike_share_a_median() -> None:
         {WHOLE: [4.0, 6.0, 0.0], PASSED: [9.0, 9.0, 0.0]},
         {WHOLE: [4.0, 6.0, 0.0], PASSED: [3.0, 2.0, 0.0]},
     ]
-    block = _Kin((((2, 2), True),), 3, True)
-    assert shares(turns, PASSED, WHOLE, [block, block, block._replace(operations=1)]) == [0.5, 0.5, 1.0]
-    frozen = block._replace(parameters=(((2, 2), False),))
-    assert shares(turns, PASSED, WHOLE, [frozen, block, block._replace(operations=1)])[0] == 1.0
+    trained, untrained = (((2, 2), True),), (((2, 2), False),)
+    block, other = Kin(trained, 3, True), Kin(trained, 1, True)
+    assert shares(turns, PASSED, WHOLE, [block, block, other]) == [0.5, 0.5, 1.0]
+    frozen = Kin(untrained, 3, True)
+    assert shares(turns, PASSED, WHOLE, [frozen, block, other])[0] == 1.0
     below = [{RECORDED: [2.0, 2.0, 4.0], BELOW: [1.0, 1.0, 1.0]}]
-    still = frozen._replace(differentiated=False)
+    still = Kin(untrained, 3, False)
     assert shares(below, BELOW, RECORDED, [block, block, still]) == [0.5, 0.5, 1.0]
     as_lowest = [{**turn, LOWEST: turn[PASSED]} for turn in turns]
-    assert shares(as_lowest, LOWEST, WHOLE, [block._replace(differentiated=False), block, block])[0] == 1.0
+    assert shares(as_lowest, LOWEST, WHOLE, [Kin(trained, 3, False), block, block])[0] == 1.0
 
 
 @pytest.mark.parametrize(("windows", "changes"), [(1, {}), (2, {}), (1, {"mixed_precision": "bf16"})])
@@ -83,22 +85,17 @@ def test_each_kind_computes_its_part_alone(
         got = [any(value.grad is not None for value in values) for values in (parameters, inputs)]
         seen.append((got[0], got[1]))
 
+    # replaced: gradients and operations of one backward alone are seen around it
     monkeypatch.setattr(module, "backwards", watched)
-    run_forward, recording = module.forwards, list[bool]()
-
-    def watched_forward(*given: Any) -> Any:
-        recording.append(torch.is_grad_enabled())
-        return run_forward(*given)
-
-    monkeypatch.setattr(module, "forwards", watched_forward)
+    recording: list[bool] = []
     made: dict[str, SegmentRunner] = {}
 
-    def load(units: list[str]) -> dict[str, SegmentRunner]:
+    def load(units: list[str]) -> dict[str, Any]:
         found = {unit: ready.segment((unit,)) for unit in units}
         for segment in found.values():
             segment.train()
         made.update(found)
-        return found
+        return {**found, units[0]: Watched(found[units[0]], lambda *_: recording.append(torch.is_grad_enabled()))}
 
     rows = batch(FAMILY, 3)
     data = TimedData(inputs=lambda size: {number: rows[name] for name, number in ready.graph.inputs.items()})

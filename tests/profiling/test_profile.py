@@ -21,7 +21,7 @@ from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
-from fleetune.profiling.profile import _per_sample, batch_sizes, min_samples, profile
+from fleetune.profiling.profile import batch_sizes, min_samples, profile, slope_per_sample
 from fleetune.profiling.task import ProfilingTask
 from tests.support.profiling.instances import MODEL, Scripted, ScriptedJob, costs, prepared, profiling_task
 from tests.support.training.model_families import BY_NAME, data_request, model_request
@@ -49,12 +49,12 @@ def test_what_a_sample_costs_is_a_slope(fixed: int, each: int, micro_batch: int)
     """Fixed costs are not counted per sample, unless only one batch size is known."""
     sizes = batch_sizes(micro_batch)
     amounts = [fixed + each * size for size in sizes]
-    assert _per_sample(amounts, sizes) == (each if len(sizes) > 1 else fixed + each)
+    assert slope_per_sample(amounts, sizes) == (each if len(sizes) > 1 else fixed + each)
 
 
 def test_a_cost_that_falls_with_the_batch_counts_as_none() -> None:
     """Bytes per sample are never negative."""
-    assert _per_sample([100, 90], (1, 2)) == 0
+    assert slope_per_sample([100, 90], (1, 2)) == 0
 
 
 def test_the_profile_has_every_device_in_the_order_of_the_fleet(tmp_path: Path) -> None:

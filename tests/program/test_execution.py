@@ -95,6 +95,7 @@ def test_findings_tell_a_deadlock_in_an_average(monkeypatch: pytest.MonkeyPatch)
     assert findings(made, fleet, profile) == ()
     one, other = lower(made).devices
     broken = Program((one, replace(other, average=other.average[1:])))
+    # replaced: no plan is lowered to steps that wait for ever, since that is what is proven
     monkeypatch.setattr("fleetune.checks.order.program_of", lambda plan, profile: broken)
     (said,) = findings(made, fleet, profile)
     assert said.startswith("its steps never end: a at `collect b/0A0 from b`, b at `pull b/0A0 from a` wait for ever")
@@ -112,6 +113,7 @@ def test_findings_prove_the_sums_of_shared_weights(monkeypatch: pytest.MonkeyPat
         kept = tuple(step for step in other.round if not (step.kind == "receive" and step.action.letter == "R"))
         return Program((one, replace(other, round=kept)))
 
+    # replaced: an error of lowering, as none is known
     monkeypatch.setattr("fleetune.checks.order.program_of", forgetful)
     (said,) = findings(made, ticks.fleet("a b"), profile)
     assert said.startswith("its steps send what nobody receives: a at `send a/0R1 to b`")

@@ -1,6 +1,7 @@
 """Run records, and the locks that distinguish living from dead runs."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_a_lock_that_only_its_owner_may_look_at_counts_as_held(tmp_path: Path, m
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("fleetune.store.lock.os.open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     assert is_held(tmp_path / "lock")
 
 

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -10,7 +12,6 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from fleetune import filesystem
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused, TryAgain
@@ -300,19 +301,22 @@ def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
     saved(ready, tmp_path, [2], round=1)
     saved(ready, tmp_path, [2], round=2, kept=(1,))
     done: list[str] = []
+    oldest = checkpoint_folder(tmp_path, 1) / "round.json"
+    fsync, rmtree = os.fsync, shutil.rmtree
 
-    def recorded_sync(path: Path) -> None:
-        done.append(path.name)
-        sync(path)
+    def recorded_fsync(handle: int) -> None:
+        assert oldest.exists()
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
 
-    def drop(folder: Path) -> None:
+    def recorded_rmtree(folder: Path, ignore_errors: bool = False) -> None:
         done.append(f"drop {folder.name}")
+        rmtree(folder, ignore_errors=ignore_errors)
 
-    sync = filesystem.sync
-    monkeypatch.setattr(filesystem, "sync", recorded_sync)
-    monkeypatch.setattr(checkpoints, "sync", recorded_sync)
-    monkeypatch.setattr(checkpoints, "delete_checkpoint", drop)
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(shutil, "rmtree", recorded_rmtree)
     saved(ready, tmp_path, [2], round=3, kept=(2,))
+    assert not oldest.exists()
     mark = done.index("round.json.part")
     assert {"segment-0.safetensors", "segment-1.safetensors", "commits.jsonl.part"} <= set(done[:mark])
     assert done[mark + 1 :] == ["round-000003", "checkpoints", tmp_path.name, "drop round-000001"]
@@ -329,6 +333,7 @@ def test_a_full_disk_loses_only_the_new_checkpoint_and_is_reported(
         path.write_bytes(b"half")
         raise error
 
+    # replaced: a disk that becomes full in the middle of a shard
     monkeypatch.setattr(checkpoints, "save_file", full)
     segment = ready.segment(ready.units)
     with pytest.raises(
@@ -336,7 +341,7 @@ def test_a_full_disk_loses_only_the_new_checkpoint_and_is_reported(
     ):
         write_shard(checkpoint_folder(tmp_path, 2), "segment-0", segment, NamedOptimizer(segment.parameters, ADAMW))
     assert list(checkpoint_folder(tmp_path, 2).iterdir()) == []
-    monkeypatch.setattr(checkpoints, "write_durably", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
     with pytest.raises(TryAgain, match=r"round-000002: this checkpoint could not be written \(full\)"):
         mark_complete(tmp_path, 2, {}, "", ())
     found, said = newest(tmp_path)

@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-import pytest
-
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.monitoring import EventLog
@@ -39,8 +37,9 @@ class Shares:
 
 def come_back(workers: WorkerGroup, launcher: FakeLauncher, device: str) -> None:
     """Lose a device's worker and wait until the next one says hello."""
-    workers.dismiss(device)
     lost = next(worker for worker in launcher.workers if worker.device == device)
+    lost.out_of_reach = True  # the coordinator's word ends it
+    workers.dismiss(device)
     until_s = time.monotonic() + PATIENCE_S
     while lost.poll() is None:
         assert time.monotonic() < until_s
@@ -50,7 +49,7 @@ def come_back(workers: WorkerGroup, launcher: FakeLauncher, device: str) -> None
         assert time.monotonic() < until_s
 
 
-def test_only_a_device_that_came_is_held_to_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_device_that_came_is_held_to_its_share(tmp_path: Path) -> None:
     """Bug: after each return of any device all engines were asked again, and one that could not be asked ended the
     training of all devices. It is noted now, and tried again with the next round that is started.
     """
@@ -58,8 +57,7 @@ def test_only_a_device_that_came_is_held_to_its_share(tmp_path: Path, monkeypatc
         model_request(BY_NAME["bert"], dropout=False), data_request(BY_NAME["bert"], tmp_path), tmp_path / "bert"
     )
     launcher, shares, said = FakeLauncher(), Shares(), list[str]()
-    monkeypatch.setattr(FakeWorker, "limit_cpu", lambda worker: shares.limit(worker))
-    monkeypatch.setattr(FakeWorker, "stop", lambda *_, **__: 0)  # the coordinator's word ends it
+    launcher.on_limit = shares.limit
     made = plan(ready.units, [1], [[8], [8]])
     task = training_task(ready, made, TRAINING, tmp_path, launcher=launcher, note=said.append)
     with EventLog(tmp_path / "events.jsonl") as events, WorkerGroup(task, None, events) as workers:
@@ -74,4 +72,4 @@ def test_only_a_device_that_came_is_held_to_its_share(tmp_path: Path, monkeypatc
         come_back(workers, launcher, "d0")
         workers.limit_cpu()
         assert shares.taken() == ["d0"]
-        until(lambda: workers._endpoint.connected("d0"))  # so that the coordinator's word reaches it
+        until(lambda: launcher.workers[-1].welcomed)  # so that the coordinator's word reaches it

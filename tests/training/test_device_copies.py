@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from fleetune.training import device_copies
 from fleetune.training.device_copies import DeviceCopies, on_host
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -81,7 +80,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(next(names), said))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("compute", said))
     monkeypatch.setattr(torch.cuda, "stream", within)
-    monkeypatch.setattr(device_copies, "_page_locked", lambda like: torch.empty(like.shape, dtype=like.dtype))
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, pin_memory: torch.zeros(shape, dtype=dtype))
     return said
 
 

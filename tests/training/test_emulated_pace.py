@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fleetune.contracts import json_io
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.links.authentication import new_key_pair
+from fleetune.training.task import WorkerTask
 from fleetune.training.worker_command import WorkerCommands
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.runs import plan, prepared, training_task
@@ -99,4 +101,5 @@ def test_emulated_devices_keep_an_even_pace(tmp_path: Path, launcher: str, emula
         coordinator_address="",
         coordinator_public=b"",
     )
-    assert commands._task("d0").cores == cores
+    written = Path(commands.of("d0").arguments[1])
+    assert json_io.read(WorkerTask, written).cores == cores

@@ -1,14 +1,15 @@
 """Joules of a round, by the counters of made-up machines: RAPL, a Jetson's rails, a GPU, or none."""
 
 from pathlib import Path
+from sys import modules
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fleetune.errors import Refused
-from fleetune.training import energy
-from fleetune.training.energy import EnergyMeter, Gpu, Rails, energy_meter, total_j
+from fleetune.training.energy import EnergyMeter, Rails, energy_meter, total_j
 
 BOOT_ID = "0a1b"
 RANGE_UJ = 999_999
@@ -89,14 +90,16 @@ def test_of_a_jetson_the_rail_that_feeds_the_others_counts(
     tmp_path: Path, boot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VDD_IN holds what the other rails take; without it all are added."""
-    monkeypatch.setattr(Rails, "watch", lambda self: None)
+    monkeypatch.setattr(Rails, "watch", lambda self: None)  # replaced: its thread would look at the clock in between
     rail(tmp_path, 1, "VDD_IN", 5000, 1000)
     rail(tmp_path, 2, "VDD_CPU", 5000, 400)
-    monkeypatch.setattr(Rails, "joules", lambda self: float(len(self._rails)))
-    whole = energy_meter("cuda:0", tmp_path, boot)
-    assert list(whole._last.values()) == [1.0]
+
+    def a_second_j() -> dict[str, float]:
+        return energy_meter("cuda:0", tmp_path, boot, clock=iter((0.0, 0.0, 1.0)).__next__).take()
+
+    assert a_second_j() == {f"{BOOT_ID}/rails": pytest.approx(5.0)}
     (tmp_path / "class" / "hwmon" / "hwmon3" / "in1_label").write_text("VDD_GPU_SOC\n")
-    assert list(energy_meter("cuda:0", tmp_path, boot)._last.values()) == [2.0]
+    assert a_second_j() == {f"{BOOT_ID}/rails": pytest.approx(7.0)}
 
 
 def test_a_gpu_counts_for_itself(tmp_path: Path, boot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +112,8 @@ def test_a_gpu_counts_for_itself(tmp_path: Path, boot: Path, monkeypatch: pytest
     )
     domain(tmp_path, "intel-rapl:0", "package-0", 0)
     assert energy_meter("cuda:0", tmp_path, boot).take() == {}
-    monkeypatch.setattr(energy, "_gpu", lambda accelerator: iter([("GPU-7", Gpu(nvml, "GPU-7"))]))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda accelerator: SimpleNamespace(uuid="7"))
+    monkeypatch.setitem(modules, "pynvml", nvml)
     assert energy_meter("cuda:0", tmp_path, boot).take() == {f"{BOOT_ID}/GPU-7": 3.5}
 
 

@@ -255,7 +255,7 @@ def test_stale_messages_are_dropped() -> None:
         peer.send("b", Message("values", header(), (PART,)))
         arrival = exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
         assert torch.equal(arrival.tensors[7], torch.ones(3))
-        assert exchange._arrived == {}
+        assert exchange.unclaimed == ()
 
 
 def test_early_messages_are_kept_for_their_round() -> None:
@@ -264,9 +264,9 @@ def test_early_messages_are_kept_for_their_round() -> None:
         for round, step in ((6, 0), (5, 1), (5, 0)):
             peer.send("b", Message("values", header(round=round, step=step), (PART,)))
         exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
-        assert {(key.round, key.step) for _, key in exchange._arrived} == {(6, 0), (5, 1)}
+        assert {(key.round, key.step) for _, key in exchange.unclaimed} == {(6, 0), (5, 1)}
         exchange.start_round(6)
-        assert {(key.round, key.step) for _, key in exchange._arrived} == {(6, 0)}
+        assert {(key.round, key.step) for _, key in exchange.unclaimed} == {(6, 0)}
         exchange.receive(TransferKey("values", 6, "main", 1, 0, "a"))
 
 
@@ -281,13 +281,15 @@ def test_messages_of_older_attempts_are_dropped_and_those_of_later_ones_kept() -
         peer.send("b", Message("values", header(attempt=[1, 2], round=3), (PART,)))
         peer.send("b", Message("values", header(step=2), (zeros,)))
         exchange.receive(TransferKey("values", 5, "main", 1, 2, "a"))
-        coordinator.send("b", Message("abort", {"attempt": [1, 2]}))
+        for kind, attempt in (("commit", [0, 0]), ("move", [1, 2]), ("abort", [1, 2])):
+            coordinator.send("b", Message(kind, {"attempt": attempt}))
         with pytest.raises(Aborted) as aborted:
             exchange.receive(TransferKey("values", 5, "main", 1, 9, "a"))
-        exchange._control = [Message("commit", {"attempt": [0, 0]}), Message("move", {"attempt": [1, 2]})]
         exchange.start_attempt(aborted.value.attempt)
-        assert [message.kind for message in exchange._control] == ["move"], "commands of older attempts too"
-        assert [(attempt, key.round) for attempt, key in exchange._arrived] == [((1, 2), 3)]
+        assert [(attempt, key.round) for attempt, key in exchange.unclaimed] == [((1, 2), 3)]
+        coordinator.send("b", Message("drop_old", {"attempt": [1, 2]}))
+        told = [exchange.recv_control("commit", "move", "drop_old").kind for _ in range(2)]
+        assert told == ["move", "drop_old"], "commands of older attempts too"
         exchange.start_round(3)
         peer.send("b", Message("values", header(attempt=[1, 1], round=3), (zeros,)))
         peer.send("b", Message("values", header(attempt=[1, 2], round=3, step=1), (PART,)))
@@ -295,7 +297,7 @@ def test_messages_of_older_attempts_are_dropped_and_those_of_later_ones_kept() -
         for step in (1, 0):
             arrival = exchange.receive(TransferKey("values", 3, "main", 1, step, "a"))
             assert torch.equal(arrival.tensors[7], torch.ones(3))
-        assert exchange._arrived == {}
+        assert exchange.unclaimed == ()
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -371,9 +373,9 @@ def test_pieces_of_other_sizes_than_described_are_malformed() -> None:
         peer.send("b", Message("values", header(piece=[0, 2], step=3), (PART,)))
         peer.send("b", Message("values", header(), (PART,)))
         exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
-        assert len(exchange._partial) == 1
+        assert exchange.unfinished == 1
         exchange.start_round(6)
-        assert len(exchange._partial) == 0
+        assert exchange.unfinished == 0
 
 
 def test_pieces_beyond_what_was_described_are_not_kept() -> None:
@@ -383,7 +385,7 @@ def test_pieces_beyond_what_was_described_are_not_kept() -> None:
             peer.send("b", Message("values", header(piece=[number, 9]), (PART[:8],)))
         with pytest.raises(Refused, match="^a sent a 'values' .*more bytes came than the 12 announced"):
             exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
-        assert len(exchange._partial) == 0
+        assert exchange.unfinished == 0
 
 
 def test_a_piece_that_is_lost_costs_its_message_and_no_other() -> None:
@@ -398,7 +400,7 @@ def test_a_piece_that_is_lost_costs_its_message_and_no_other() -> None:
         for step in (3, 1):
             arrival = exchange.receive(TransferKey("values", 5, "main", 1, step, "a"))
             assert torch.equal(arrival.tensors[7], torch.ones(3))
-        assert len(exchange._partial) == 0 and exchange._arrived == {}
+        assert exchange.unfinished == 0 and exchange.unclaimed == ()
 
 
 @pytest.mark.parametrize("counts", [(2, 3), (3, 2)])
@@ -409,7 +411,7 @@ def test_pieces_of_another_cut_are_ignored(counts: tuple[int, int]) -> None:
             peer.send("b", Message("values", header(step=1, piece=[number, count]), (PART[:6],)))
         peer.send("b", Message("values", header(), (PART,)))
         exchange.receive(TransferKey("values", 5, "main", 1, 0, "a"))
-        assert len(exchange._partial) == 0 and exchange._arrived == {}
+        assert exchange.unfinished == 0 and exchange.unclaimed == ()
 
 
 def test_an_empty_part_with_a_shape_is_malformed() -> None:

@@ -142,9 +142,9 @@ def test_beats_are_answered_and_the_coordinator_announces_that_it_is_alive(failu
     """Both tell a worker that the coordinator lives, and the answers give it the coordinator's clock."""
 
     def looks(worker: FakeWorker) -> None:
-        while not worker.exchange._clock_offset._samples:
-            worker.exchange._receive_next()
-        worker.exchange.start_round(0)
+        while not worker.exchange.offset_s:
+            worker.exchange.receive_next()
+            worker.exchange.start_round(0)
         heard = worker.endpoint.last_arrival_s(COORDINATOR) is not None
         why = f"offset {abs(worker.exchange.offset_s) < 60.0}, heard {heard}"
         worker.exchange.send_control("failed", {"why": why, "exit_code": Refused.exit_code})

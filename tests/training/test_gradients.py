@@ -59,6 +59,7 @@ def test_clipping_equals_torch_bit_by_bit(dtype: torch.dtype, devices: int, seed
     assert total.dtype == expected.dtype and torch.equal(total, expected)
     for name, parameter in ours.items():
         if parameter.grad is not None:
+            # private: torch's own clipping multiplies so, and has no other name for it
             torch._foreach_mul_([parameter.grad], scale)
             assert torch.equal(parameter.grad, theirs[name].grad)  # type: ignore[arg-type]
 

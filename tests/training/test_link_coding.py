@@ -107,19 +107,22 @@ def test_what_a_forward_kept_is_held_until_its_gradient_has_crossed_and_only_whe
     made = replace(plan(("a", "b"), [1], [[8], [8]]), links=tuple(uses))
     low, high = (LinkCoder(made, name, ErrorFeedback()) for name in ("d0", "d1"))
     there, back_again = parse_action("main/0F1"), parse_action("main/1B1")
-    _cross(low, high, there)
+    _cross(("d0", low), ("d1", high), there)
+    # private: it is about memory, which is freed without any other effect
     assert [bool(each._kept) for each in (low, high)] == [kept, kept]
-    _cross(high, low, back_again)
+    _cross(("d1", high), ("d0", low), back_again)
+    # private: see above
     assert not low._kept and not high._kept
 
 
-def _cross(source: LinkCoder, target: LinkCoder, action: Action) -> None:
-    """Send value 5 from one end of the cut to the other."""
-    coded = source.encode(action, target._device, {5: torch.arange(64.0).reshape(2, 32)}, lambda number: (32,))
+def _cross(source: tuple[str, LinkCoder], target: tuple[str, LinkCoder], action: Action) -> None:
+    """Send value 5 from one end of the cut to the other, each given by its device and coder."""
+    (sender, sending), (receiver, receiving) = source, target
+    coded = sending.encode(action, receiver, {5: torch.arange(64.0).reshape(2, 32)}, lambda number: (32,))
     arrival = Arrival(
         tensors=dict(coded.tensors), sent_s=0.0, arrived_s=0.0, size_bytes=0, described=dict(coded.described)
     )
-    assert target.decode(action, source._device, arrival, 2, lambda number: (32,)).tensors[5].shape == (2, 32)
+    assert receiving.decode(action, sender, arrival, 2, lambda number: (32,)).tensors[5].shape == (2, 32)
 
 
 def test_small_losses_add_up_in_bfloat16() -> None:
@@ -147,6 +150,7 @@ def test_an_error_of_the_own_gpu_is_no_fault_of_the_sender(
     def fails(*given: Any) -> torch.Tensor:
         raise error
 
+    # replaced: an error of a GPU, of which there is none, in the midst of decoding
     monkeypatch.setattr("fleetune.training.link_coding.decode", fails)
     arrival = Arrival(tensors=dict(WHOLE), sent_s=0.0, arrived_s=0.0, size_bytes=0, described={"5": SENT.description})
     with pytest.raises(type(error)):

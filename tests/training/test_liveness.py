@@ -1,7 +1,8 @@
 """Heartbeats over real links and by a hand-driven clock, and the device or link that is named for a fault."""
 
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,6 +43,24 @@ VALUES = {
 }
 
 
+class TimedByHand:
+    """An endpoint whose newest message arrives, by a hand-driven clock, at the moment when it is asked for it."""
+
+    def __init__(self, endpoint: Endpoint, clock: Callable[[], float]) -> None:
+        self._endpoint, self._clock = endpoint, clock
+        self._seen_s: tuple[float, float] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._endpoint, name)
+
+    def last_arrival_s(self, sender: str) -> float | None:
+        """Return the arrival of the newest message of the only sender."""
+        arrived_s = self._endpoint.last_arrival_s(sender)
+        if arrived_s is not None and (self._seen_s is None or self._seen_s[0] != arrived_s):
+            self._seen_s = arrived_s, self._clock()
+        return None if self._seen_s is None else self._seen_s[1]
+
+
 class ConnectedWorker:
     """A worker's exchange and heartbeat, and bare links of its coordinator and its peer; the clock is hand-driven."""
 
@@ -50,7 +69,8 @@ class ConnectedWorker:
         self.coordinator, self.peer, self.endpoint = ends[COORDINATOR], ends["a"], ends["b"]
         self.exchange = Exchange(self.endpoint, COORDINATOR, torch.device("cpu"))
         self.abandoned: list[str] = []
-        self.beat = Heartbeat(self.exchange, self.endpoint, COORDINATOR, self.abandoned.append, lambda: self.now_s)
+        self.arrivals: Any = TimedByHand(self.endpoint, lambda: self.now_s)
+        self.beat = Heartbeat(self.exchange, self.arrivals, COORDINATOR, self.abandoned.append, lambda: self.now_s)
 
     def next_message(self) -> Message:
         """Return the next message that the coordinator receives."""
@@ -63,6 +83,7 @@ class ConnectedWorker:
         before = self.endpoint.last_arrival_s(COORDINATOR)
         self.coordinator.send("b", Message(kind, {}))
         until(lambda: self.endpoint.last_arrival_s(COORDINATOR) != before)
+        self.arrivals.last_arrival_s(COORDINATOR)
 
 
 @pytest.fixture
@@ -111,7 +132,7 @@ def test_a_beat_carries_the_losses_of_links(worker: ConnectedWorker) -> None:
     """The next beat reports a message that was lost on its way from a, although b computes and reads nothing."""
     worker.endpoint.wait_connected(COORDINATOR, PATIENCE_S)
     worker.peer.send("b", Message("values", VALUES))
-    worker.peer._peers["b"]._sequence += 1
+    worker.peer._peers["b"]._sequence += 1  # private: links lose messages at no moment that one can choose
     worker.peer.send("b", Message("values", VALUES))
     until(lambda: worker.endpoint.lost)
     worker.beat.beat()
@@ -129,8 +150,6 @@ def test_a_worker_without_a_coordinator_ends(worker: ConnectedWorker) -> None:
             worker.beat.beat()
         assert worker.abandoned == []
         worker.receive_from_coordinator(COORDINATOR_ALIVE)
-        worker.now_s = max(worker.now_s, time.monotonic())
-        worker.beat._detector.beat(COORDINATOR, 0)  # as if it had come at this moment of the hand-driven clock
     for _ in range(int(COORDINATOR_TIMEOUT_S) + 1):
         worker.now_s += 1.0
         worker.beat.beat()
@@ -147,10 +166,12 @@ def test_a_worker_that_was_suspended_goes_on(worker: ConnectedWorker) -> None:
 
 def test_beats_come_quickly_at_first_and_end_with_the_block(worker: ConnectedWorker) -> None:
     """The first beats measure clocks; none comes after the block, even if the thread never started."""
-    with worker.beat.running() as running:
+    before = threading.enumerate()
+    with worker.beat.running():
         for _ in range(FAST_BEATS):
             assert worker.next_message().kind == "beat"
-    assert not running._thread.is_alive()
+        assert [each.name for each in threading.enumerate() if each not in before] == ["beat"]
+    assert not [each for each in threading.enumerate() if each not in before]
     PeriodicThread(worker.beat.beat, lambda: 0.0).__exit__()
 
 

@@ -123,6 +123,7 @@ def test_a_resumed_client_elsewhere_gets_its_own_state_alone(tmp_path: Path, mon
         sent.setdefault(device, set()).add(own.orders[device].parcels[number].lane)
         send(own, exchange, device, number)
 
+    # replaced: what a device is sent, and by which lane, shows nowhere else
     monkeypatch.setattr(StoredParcels, "send", recorded)
     ready = ready_for(tmp_path)
     made, local = split(ready, "xy"), own_data(ready, tmp_path, {"x": 20, "y": 9})

@@ -2,6 +2,7 @@
 
 import random
 import statistics
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -40,7 +41,7 @@ def test_the_offset_follows_a_drifting_clock_for_hours() -> None:
         true_s = 1000.0 + 5e-5 * number
         beat(offset, float(number), true_s, 0.2 * rng.random() if slow else 0.0005, 0.0005)
         assert number < 60 or abs(offset.offset_at_s(float(number)) - true_s) < 0.015
-    assert len(offset._samples) <= MAX_SAMPLES
+    assert len(offset) <= MAX_SAMPLES
 
 
 def test_the_offset_comes_from_the_nearest_measurement() -> None:
@@ -121,14 +122,22 @@ def test_malformed_rows_are_refused_with_their_sender(parts: list[bytes]) -> Non
         decode_rows("d0", parts)
 
 
+class Rows(list[TimelineRow]):
+    """Rows of which one can tell whether anything holds them."""
+
+
 def test_rows_of_a_few_rounds_near_the_median_are_kept() -> None:
     """Bug: every round's rows stayed in memory. Slow first rounds must not decide which rows are kept."""
     rng = random.Random(2)
     seen = RoundMeasurements()
     lasting_s = [5.0 + rng.random() if n < 300 else 1.0 + rng.random() for n in range(2000)]
+    alive: list[weakref.ref[Rows]] = []
     for number, round_s in enumerate(lasting_s):
-        seen.add(number, MeasuredRound(round_s, [row(start_s=float(number))], {("d0", "d1"): number}))
-        assert len(seen._rounds) <= KEPT_ROUNDS
+        rows = Rows([row(start_s=float(number))])
+        alive = [each for each in (*alive, weakref.ref(rows)) if each() is not None]
+        seen.add(number, MeasuredRound(round_s, rows, {("d0", "d1"): number}))
+        del rows
+    assert len([each for each in alive if each() is not None]) <= KEPT_ROUNDS + 1, "and the newest"
     median_s = statistics.median(lasting_s)
     nearest = seen.median_round(median_s)
     assert nearest is not None
@@ -141,12 +150,17 @@ def test_rows_of_a_few_averages_near_the_median_are_kept() -> None:
     rng = random.Random(3)
     seen, lasting_s = RoundMeasurements(), [1.0 + rng.random() for _ in range(2000)]
     assert seen.median_average() == []
+    alive: list[weakref.ref[Rows]] = []
     for number, average_s in enumerate(lasting_s):
-        seen.add_average([replace(row(start_s=0.0, bytes=number), end_s=average_s)])
+        rows = Rows([replace(row(start_s=0.0, bytes=number), end_s=average_s)])
+        alive = [each for each in (*alive, weakref.ref(rows)) if each() is not None]
+        seen.add_average(rows)
+        del rows
         if number < KEPT_ROUNDS:  # as long as all are kept, it is the very one
             (found,) = seen.median_average()
             assert found.end_s == sorted(lasting_s[: number + 1])[(number + 1) // 2]
-    assert len(seen._averages) <= KEPT_ROUNDS
+    del found
+    assert len([each for each in alive if each() is not None]) <= KEPT_ROUNDS
     (found,) = seen.median_average()
     assert lasting_s[found.bytes] == found.end_s and abs(found.end_s - statistics.median(lasting_s)) < 0.02
 

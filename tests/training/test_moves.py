@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import Lora
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
@@ -24,7 +25,7 @@ from fleetune.training.exchange import Arrival, TransferKey
 from fleetune.training.migration import Migration, SentItems, Source, receive_items, send_items
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.running_plan import PlanLoader
-from fleetune.training.task import TrainingTask
+from fleetune.training.task import TrainingTask, WorkerTask
 from fleetune.training.worker_command import WorkerCommands
 from fleetune.training.worker_state import WorkerState
 from tests.support.training.model_families import BY_NAME, data_request, model_request
@@ -110,11 +111,12 @@ def test_what_is_taken_over_is_freed() -> None:
         state.put(PLAN, {Item("", "v"): received("v", 1.0)})
 
 
-def commands_of(task: TrainingTask) -> WorkerCommands:
-    """Return what starts the worker of d0."""
-    return WorkerCommands(
+def worker_task(task: TrainingTask, returns: bool = False) -> WorkerTask:
+    """Return what the worker of d0 is told."""
+    commands = WorkerCommands(
         task=task, run="run", keys={"d0": new_key_pair()}, coordinator_address="", coordinator_public=b""
     )
+    return json_io.read(WorkerTask, Path(commands.of("d0", returns=returns).arguments[1]))
 
 
 def test_a_plan_that_is_left_is_freed_at_once(tmp_path: Path) -> None:
@@ -123,12 +125,12 @@ def test_a_plan_that_is_left_is_freed_at_once(tmp_path: Path) -> None:
     """
     ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
     made = plan(ready.units, [], [[8]])
-    commands = commands_of(training_task(ready, made, TRAINING, tmp_path))
+    task = worker_task(training_task(ready, made, TRAINING, tmp_path))
     order = Migration(plan=made, version=INITIAL, from_disk=True)
     wire: Any = Wire()
     gc.disable()
     try:
-        running = PlanLoader(commands._task("d0"), wire).load(order, {}, {}, {})
+        running = PlanLoader(task, wire).load(order, {}, {}, {})
         left = [weakref.ref(p) for seat in running.held.seats.values() for p in seat.runner.parameters.values()]
         assert left and all(each() is not None for each in left)
         del running
@@ -145,7 +147,7 @@ def test_a_device_that_comes_back_has_its_frozen_weights_before_the_others_wait(
     request = model_request(BY_NAME["bert"], dropout=True, lora=Lora(r=2, targets=("query",)))
     ready = prepared(request, data_request(BY_NAME["bert"], tmp_path), tmp_path)
     made = plan(ready.units, [], [[8]])
-    task = commands_of(training_task(ready, made, TRAINING, tmp_path))._task("d0", returns=True)
+    task = worker_task(training_task(ready, made, TRAINING, tmp_path), returns=True)
     wire: Any = Wire()
     order = Migration(plan=made, version=INITIAL, from_disk=True)
     straight = PlanLoader(task, wire).load(order, {}, {}, {})
@@ -153,6 +155,7 @@ def test_a_device_that_comes_back_has_its_frozen_weights_before_the_others_wait(
     frozen = loader.load_frozen()
     assert frozen and frozen.keys() == straight.held.frozen().keys()
     read, ahead = WeightReader.read, set[str]()
+    # replaced: which weights are read from disk shows nowhere else
     monkeypatch.setattr(WeightReader, "read", lambda self, names: ahead.update(names) or read(self, names))
     running = loader.load(order, {}, {}, dict(frozen))
     assert ahead and not ahead & frozen.keys()

@@ -128,6 +128,7 @@ def test_a_last_checkpoint_that_nobody_writes_ends_after_20_s(
     look at the clock takes a second here.
     """
     seconds = itertools.count()
+    # replaced: 20 s of waiting, without any for what else looks at the time
     monkeypatch.setattr(WorkerGroup, "now_s", lambda self: float(next(seconds)))
 
     def prepares(worker: FakeWorker) -> None:

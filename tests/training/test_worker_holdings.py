@@ -69,7 +69,7 @@ def test_what_comes_late_is_no_part_of_the_next_version() -> None:
         assert len(exchange.said) == number - 1, "x of this version is still missing"
         exchange.arrives("a", number, X)
         holdings.end_backup(running)
-        held = holdings._copies.at(running.version)
+        held = holdings._copies.at(running.version)  # private: the values of copies are sent in a recovery alone
         versions += [float(tensor) for item in (W, X) for tensor in held[item].values()]
     assert exchange.said == [("backed_up", 1), ("backed_up", 2)] and versions == [1.0, 1.0, 2.0, 2.0]
 
@@ -96,7 +96,6 @@ def test_what_messages_lost_is_carried_to_another_plan_at_its_own_version_alone(
         exchange=exchange, connect=list, follow=lambda addresses, gone: None, beat=SimpleNamespace(doing="")
     )
     task = SimpleNamespace(device="b", plan=fleets.PLAN)
-    holdings = WorkerHoldings(cast(WorkerTask, task), cast(WorkerLinks, links))
     live = Version(3, FIRST)
     feedback = SimpleNamespace(state=lambda: {"k": 1.0})
     running = SimpleNamespace(
@@ -114,7 +113,8 @@ def test_what_messages_lost_is_carried_to_another_plan_at_its_own_version_alone(
         given.append(residuals)
         return running
 
-    holdings._loader = cast(PlanLoader, SimpleNamespace(load=load, backups_here=lambda plan: ()))
+    loader = cast(PlanLoader, SimpleNamespace(load=load, backups_here=lambda plan: ()))
+    holdings = WorkerHoldings(cast(WorkerTask, task), cast(WorkerLinks, links), loader)
     holdings.running = cast(RunningPlan, running)
     holdings.move(Migration(plan=fleets.PLAN, version=Version(version, FIRST), from_disk=False))
     holdings.drop_old(Version(version, FIRST))

@@ -8,7 +8,7 @@ import yaml
 
 from fleetune.contracts.run_config import RunConfig
 from fleetune.store import RunRecord, Store
-from flows import api, configs
+from flows import configs
 from flows.chaos.rehearsal import ChaosRequest, rehearse
 from flows.context import RunContext, StageSelection
 from flows.runner import Runner
@@ -20,7 +20,7 @@ SEED, ROUNDS = 6, 8
 
 
 @pytest.mark.slow
-def test_a_training_with_faults_ends_as_one_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_with_faults_ends_as_one_without(tmp_path: Path) -> None:
     """Every kind of loss in one training: its rounds, losses and weights are those of the other, and nothing is left,
     neither processes nor files.
     """
@@ -35,9 +35,8 @@ def test_a_training_with_faults_ends_as_one_without(tmp_path: Path, monkeypatch:
     def run_with(context: RunContext, config: RunConfig, selection: StageSelection) -> RunRecord:
         return run_without_prefect(Runner(context, config, selection))
 
-    monkeypatch.setattr(api, "run_with", run_with)
     config = configs.load(tmp_path / "small.yaml")
-    report = rehearse(RunContext(store=Store(tmp_path / "runs")), config, ChaosRequest(faults=3, seed=SEED))
+    report = rehearse(RunContext(store=Store(tmp_path / "runs")), config, ChaosRequest(faults=3, seed=SEED), run_with)
     assert report.ok, report
     assert {row.kind for row in report.faults} >= {"kill", "cut"} and report.starts == 2, report.faults
     assert report.throughput is not None and 0 < report.throughput.ratio < report.throughput.ratio_of_devices, report

@@ -103,6 +103,11 @@ class HostSession:
         """True while the host admits this device and is connected."""
         return self._admitted
 
+    @property
+    def has_socket(self) -> bool:
+        """True while an address is tried, or the host is connected."""
+        return self._probe_socket is not None or self._endpoint is not None
+
     def close(self) -> None:
         """Disconnect from the host; safe to repeat."""
         self._device.dial_queue.leave(self)
@@ -286,7 +291,7 @@ def _serve_hosts(hosts: "queue.SimpleQueue[AnnouncedHost]", device: DeviceIdenti
             except queue.Empty:
                 host = None
             if host is not None:
-                _update_sessions(sessions, host, device)
+                update_sessions(sessions, host, device)
             for session in sessions.values():
                 session.poll()
     finally:
@@ -294,7 +299,8 @@ def _serve_hosts(hosts: "queue.SimpleQueue[AnnouncedHost]", device: DeviceIdenti
             session.close()
 
 
-def _update_sessions(sessions: dict[str, HostSession], host: AnnouncedHost, device: DeviceIdentity) -> None:
+def update_sessions(sessions: dict[str, HostSession], host: AnnouncedHost, device: DeviceIdentity) -> None:
+    """Begin or end the session with a host that was announced; of too many, one that is not admitted makes room."""
     if host.name in sessions:
         if sessions[host.name].host == host:
             return

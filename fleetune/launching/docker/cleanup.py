@@ -119,15 +119,15 @@ def remove_orphans_here() -> int:
     return 0
 
 
-def remove_orphans(client: Any, *, own: bool) -> int:
+def remove_orphans(client: Any, *, own: bool, machine: MachineIdentity | None = None) -> int:
     """Remove what killed processes of this machine, whose reapers were killed too, left on an engine; returns how many
     containers, networks and volumes that were.
 
     Several machines may use one engine, and machines may be copies of each other. So an owner counts as gone only if it
     was a process that this one could see and that has ended, or if the thing was made on this machine's own engine
-    before this machine booted. `own`: the engine runs on this machine.
+    before this machine booted. `own`: the engine runs on this machine; `machine`: None stands for this one.
     """
-    machine = this_machine()
+    machine = machine or this_machine()
     filters = {"label": OWNER_LABEL}
     try:
         containers = _containers(client, filters)
@@ -258,19 +258,26 @@ def main() -> int:
     return 0
 
 
-def remove_patiently(engines: Sequence[Engine | None], token: str, pause: Callable[[float], None]) -> None:
+def remove_patiently(
+    engines: Sequence[Engine | None],
+    token: str,
+    pause: Callable[[float], None],
+    open_client: Callable[[Engine | None], Any] = connect,
+) -> None:
     """Remove a session from engines, and ask those again, for REAPER_PATIENCE_S, that do not answer. None: this
     machine's."""
     left = list(engines)
     for _ in range(round(REAPER_PATIENCE_S / REAPER_RETRY_S)):
-        left = [engine for engine in left if not _removed(engine, token, pause)]
+        left = [engine for engine in left if not _removed(engine, token, pause, open_client)]
         if not left:
             return
         pause(REAPER_RETRY_S)
 
 
-def _removed(engine: Engine | None, token: str, pause: Callable[[float], None]) -> bool:
-    with suppress(FleetuneError, *ENGINE_ERRORS), closing(connect(engine)) as client:
+def _removed(
+    engine: Engine | None, token: str, pause: Callable[[float], None], open_client: Callable[[Engine | None], Any]
+) -> bool:
+    with suppress(FleetuneError, *ENGINE_ERRORS), closing(open_client(engine)) as client:
         return remove_session(client, token, pause)
     return False
 

@@ -102,9 +102,9 @@ class EngineContext:
 class Session:
     """Everything that this process makes on its engines; `close` removes it, or a reaper if the process is killed."""
 
-    def __init__(self, engines: Iterable[Engine | None]) -> None:
+    def __init__(self, engines: Iterable[Engine | None], open_client: Callable[[Engine], Any] = connect) -> None:
         """`engines`: those that will be opened; None stands for the engine of this machine."""
-        wanted = tuple(engines)
+        wanted, self._open_client = tuple(engines), open_client
         self.token = secrets.token_hex(4)
         self.descriptions: dict[str, EngineDescription] = {}
         self.labels = cleanup.session_labels(self.token)
@@ -117,7 +117,7 @@ class Session:
     def open_engine(self, name: str, engine: Engine | None, image: str, note: Callable[[str], None]) -> EngineContext:
         """Connect to an engine that has the image; Refused or TryAgain where that fails."""
         engine = _engine_of_this_machine() if engine is None else engine
-        client = connect(engine)
+        client = self._open_client(engine)
         try:
             cleanup.remove_orphans(client, own=engine.is_here)
             found = find_image(client, name, image)

@@ -12,7 +12,7 @@ therefore bounded for the whole interface, by its slowest link; this holds for c
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import AddressValueError, IPv4Address
 from typing import Any
 
@@ -132,11 +132,11 @@ def _remove_queue(netlink: Any, index: int) -> None:
             raise
 
 
-def main() -> int:
+def main(open_netlink: Callable[[], Any] = IPRoute) -> int:
     """Apply the shape on stdin; returns 0, or 75 after a sentence on stderr."""
     try:
         shape = json_io.parse(TrafficShape, sys.stdin.buffer.readline(), "shape")
-        with IPRoute() as netlink:
+        with open_netlink() as netlink:
             apply(shape, netlink)
     except (FleetuneError, OSError) as error:
         sys.stderr.write(f"{error}\n")

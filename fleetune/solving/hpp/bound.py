@@ -51,7 +51,7 @@ def work_s(instance: Instance) -> float:
     devices at their least seconds per sample. Its dual prices give a bound whatever the solver's accuracy."""
     rates = np.diff(instance.best_s, axis=1)
     total = instance.micro_batches * instance.samples
-    prices = _prices(_joined(rates))
+    prices = _prices(joined_runs(rates))
     return total * priced_work_s(prices, rates)
 
 
@@ -63,7 +63,7 @@ def priced_work_s(prices: Floats, rates: Floats) -> float:
     return float(np.sum(np.min(prices[:, None] * rates, axis=0)))
 
 
-def _joined(rates: Floats) -> Floats:
+def joined_runs(rates: Floats) -> Floats:
     """Join layers into at most MAX_LP_RUNS runs of MAX_LP_CELLS cells: prices of runs are good ones, and any prices
     give a bound."""
     runs = max(1, min(MAX_LP_RUNS, MAX_LP_CELLS // len(rates)))

@@ -4,9 +4,9 @@ import ipaddress
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
-from fleetune.discovery.joining import network
 from fleetune.discovery.joining.device_side import find_local_engine
 from fleetune.discovery.joining.network import LOOPBACK, LocalNetwork, listening_sockets, own_addresses
 from fleetune.errors import Refused
@@ -16,7 +16,7 @@ def test_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Own addresses are IPv4, and loopback only if there is no other."""
     found = own_addresses()
     assert found == (LOOPBACK,) or not any(ipaddress.IPv4Address(address).is_loopback for address in found)
-    monkeypatch.setattr(network.psutil, "net_if_stats", dict)
+    monkeypatch.setattr(psutil, "net_if_stats", dict)
     assert own_addresses() == (LOOPBACK,)
 
 

@@ -191,16 +191,16 @@ def test_an_engine_that_has_gone(
 
 def test_a_connection_that_comes_with_the_end_is_closed(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a connection accepted while the proxy was ending was never closed, as its task was cancelled unbegun."""
-    accept = TlsProxy._accept
+    accept = TlsProxy._accept  # private: the connection has to come in the very step in which the proxy ends
 
     def accept_at_the_end(self: TlsProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._stop.set()
         accept(self, reader, writer)
 
-    monkeypatch.setattr(TlsProxy, "_accept", accept_at_the_end)
+    monkeypatch.setattr(TlsProxy, "_accept", accept_at_the_end)  # private: as above
     with TlsProxy(listening_sockets(HERE), engine, None) as ending:
         with socket.create_connection((LOOPBACK, ending.port), timeout=PATIENCE_S) as line:
-            ending._thread.join(PATIENCE_S)
+            ending._thread.join(PATIENCE_S)  # private: `close` would end what is to end by itself
             gc.disable()  # which would close it in the end
             try:
                 with suppress(ConnectionResetError):
@@ -216,9 +216,10 @@ def test_a_connection_that_asyncio_holds_at_the_end_is_closed(engine: str) -> No
 
         def connect_and_stop() -> None:
             line.connect((LOOPBACK, ending.port))
-            ending._loop.call_soon(ending._stop.set)  # in the step that takes the connection, and before it
+            # private: it has to end in the step that takes the connection, and before it
+            ending._loop.call_soon(ending._stop.set)
 
-        ending._loop.call_soon_threadsafe(connect_and_stop)
-        ending._thread.join(PATIENCE_S)
+        ending._loop.call_soon_threadsafe(connect_and_stop)  # private: the proxy's own thread has to do both at once
+        ending._thread.join(PATIENCE_S)  # private: `close` would end it in a step of its own
         with suppress(ConnectionResetError):
             assert line.recv(1) == b""

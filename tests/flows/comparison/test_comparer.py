@@ -19,7 +19,7 @@ from tests.support.flows.comparison.stand_in import StandIn, other_fleet
 
 def test_every_strategy_is_planned_on_one_fleet(store: Store, pipeline: StandIn) -> None:
     """The fleet is measured once; each strategy is a run that takes it from the store and ends after its plan."""
-    found = compared(store, "single", "dp", rounds=7)
+    found = compared(pipeline, "single", "dp", rounds=7)
     assert [selection.until for _, selection, _ in pipeline.asked] == ["profile", "plan", "plan"]
     assert [selection.kept for _, selection, _ in pipeline.asked] == [(), ("discover",), ("discover",)]
     assert {config.training.rounds for _, _, config in pipeline.asked} == {7}
@@ -34,7 +34,7 @@ def test_every_strategy_is_planned_on_one_fleet(store: Store, pipeline: StandIn)
 def test_training_is_measured(store: Store, pipeline: StandIn) -> None:
     """With `train` every plan comes first; then each is trained, and the earliest at the common loss is told."""
     pipeline.losses = {"single": [3.0, 2.0, 1.0], "dp": [3.0, 2.5, 2.0]}
-    found = compared(store, "single", "dp", train=True)
+    found = compared(pipeline, "single", "dp", train=True)
     assert [(name, selection.until) for name, selection, _ in pipeline.asked[1:]] == [
         ("single", "plan"),
         ("dp", "plan"),
@@ -53,7 +53,7 @@ def test_training_is_measured(store: Store, pipeline: StandIn) -> None:
 def test_a_target_that_is_not_reached(store: Store, pipeline: StandIn) -> None:
     """A target that somebody gave is kept, and a strategy that does not reach it has no time for it."""
     pipeline.losses = {"single": [3.0, 1.0], "dp": [3.0, 3.0]}
-    found = compared(store, "single", "dp", train=True, target_loss=2.0)
+    found = compared(pipeline, "single", "dp", train=True, target_loss=2.0)
     assert found.target_loss == 2.0 and [row.target_s is None for row in found.strategies] == [False, True]
 
 
@@ -64,7 +64,7 @@ def test_one_failure_does_not_end_the_others(store: Store, pipeline: StandIn) ->
         ("dp", "train"): TryAgain("device b is gone"),
     }
     pipeline.before_it_begins = {"lola-deft": Refused("no unit of the model is trained")}
-    found = compared(store, "single", "lola-deft", "dp", "pp", train=True)
+    found = compared(pipeline, "single", "lola-deft", "dp", "pp", train=True)
     rows = {row.name: row for row in found.strategies}
     assert {name: row.state for name, row in rows.items()} == {
         "single": "infeasible",
@@ -81,7 +81,7 @@ def test_a_plan_that_cannot_be_trained_is_not(store: Store, pipeline: StandIn) -
     """A plan of lanes that nothing brings together is compared by the clock, named, and never given to training."""
     second = Lane(name="second", segments=fleets.PLAN.lanes[0].segments)
     pipeline.plans = {"split-learning": replace(fleets.PLAN, lanes=(*fleets.PLAN.lanes, second))}
-    found = compared(store, "split-learning", "dp", train=True)
+    found = compared(pipeline, "split-learning", "dp", train=True)
     row = found.strategies[0]
     assert row.state == "planned" and row.forecast is not None and row.measured is None
     assert "2 lanes that nothing brings together" in row.why
@@ -91,21 +91,19 @@ def test_a_plan_that_cannot_be_trained_is_not(store: Store, pipeline: StandIn) -
 
 def test_heads_are_scored_for_those_who_need_it(store: Store, pipeline: StandIn) -> None:
     """A strategy that selects by scores is run with them; the others, and the measuring run, without."""
-    compared(store, "d2ft", "dp")
+    compared(pipeline, "d2ft", "dp")
     assert [config.profile.scores for _, _, config in pipeline.asked] == [False, True, False]
 
 
 def test_who_needs_most_measures_for_all(store: Store, pipeline: StandIn) -> None:
     """The measuring run times what any of the strategies needs, whose runs then find their times; they ask as ever."""
-    compared(store, "d2ft", "dp", "fusionllm-top-k", "lola-deft")
+    compared(pipeline, "d2ft", "dp", "fusionllm-top-k", "lola-deft")
     asked = [(each.profile.scores, each.profile.codecs, each.profile.partial) for _, _, each in pipeline.asked]
     alone = [(True, False, False), (False, False, False), (False, True, False), (False, False, True)]
     assert asked == [(False, True, True), *alone]
 
 
-def test_what_one_needs_and_cannot_have_ends_no_comparison(
-    store: Store, pipeline: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_needs_and_cannot_have_ends_no_comparison(pipeline: StandIn) -> None:
     """If the times that one strategy needs are refused, the rest is measured without them, and that one keeps why."""
     whole = pipeline.run_with
 
@@ -114,19 +112,18 @@ def test_what_one_needs_and_cannot_have_ends_no_comparison(
             raise Refused("profile: values of 4 and of 8 bytes an element")
         return whole(context, config, selection)
 
-    monkeypatch.setattr("flows.api.run_with", refusing)
-    found = compared(store, "dp", "fusionllm-top-k")
+    found = compared(pipeline, "dp", "fusionllm-top-k", run_with=refusing)
     assert [row.state for row in found.strategies] == ["planned", "refused"]
 
 
 def test_a_comparison_promotes_nothing(store: Store, pipeline: StandIn) -> None:
     """Of a config that promotes its model, no strategy is promoted: the next one would start from its model."""
     assert config_of(RunRequest(base="nightly"), store)[0].promote is not None
-    compared(store, "single", "dp", base="nightly", train=True)
+    compared(pipeline, "single", "dp", base="nightly", train=True)
     assert [config.promote for _, _, config in pipeline.asked] == [None] * 5
 
 
-def test_a_fleet_that_changes_meanwhile(store: Store, pipeline: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_that_changes_meanwhile(pipeline: StandIn) -> None:
     """Another run measures the fleet again in between: the strategy planned on that one is not compared."""
     whole = pipeline.run_with
 
@@ -134,8 +131,7 @@ def test_a_fleet_that_changes_meanwhile(store: Store, pipeline: StandIn, monkeyp
         pipeline.fleet = other_fleet() if len(pipeline.asked) == 2 else fleets.FLEET
         return whole(*given)
 
-    monkeypatch.setattr("flows.api.run_with", measured_again)
-    found = compared(store, "single", "dp")
+    found = compared(pipeline, "single", "dp", run_with=measured_again)
     assert [row.state for row in found.strategies] == ["planned", "failed"]
     assert found.strategies[1].forecast is None and "measured the fleet again" in found.strategies[1].why
 
@@ -152,7 +148,7 @@ def test_no_plan_at_all(store: Store, pipeline: StandIn, errors: dict[str, Any],
     """Without any plan the comparison fails with every reason, is stored nevertheless, and tells if a retry helps."""
     pipeline.errors = {(name, "plan"): error for name, error in errors.items()}
     with pytest.raises(kind) as failed:
-        compared(store, "single", "dp")
+        compared(pipeline, "single", "dp")
     assert all(str(error) in str(failed.value) for error in errors.values())
     assert len(archive.every(store)) == 1
 
@@ -161,7 +157,7 @@ def test_a_fleet_that_cannot_be_measured_ends_it(store: Store, pipeline: StandIn
     """An error of the measuring run is the comparison's: no strategy can be planned."""
     pipeline.errors = {("single", "discover"): TryAgain("device b does not answer")}
     with pytest.raises(TryAgain, match="device b does not answer"):
-        compared(store, "single", "dp")
+        compared(pipeline, "single", "dp")
     assert len(pipeline.asked) == 1
 
 
@@ -197,7 +193,7 @@ def test_a_damaged_artifact_is_that_strategys(store: Store, pipeline: StandIn) -
         return put(kind, {name: made for name, made in files.items() if not (left_out and name == "forecast.json")})
 
     pipeline.put = without_forecast  # type: ignore[method-assign]
-    found = compared(store, "single", "dp")
+    found = compared(pipeline, "single", "dp")
     assert [row.state for row in found.strategies] == ["failed", "planned"]
     assert "forecast.json" in found.strategies[0].why
 

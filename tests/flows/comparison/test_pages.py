@@ -21,14 +21,14 @@ from tests.support.flows.comparison.stand_in import StandIn
 @pytest.fixture
 def planned(store: Store, pipeline: StandIn) -> Comparison:
     """Two strategies by the clock."""
-    return compared(store, "single", "dp")
+    return compared(pipeline, "single", "dp")
 
 
 @pytest.fixture
 def trained(store: Store, pipeline: StandIn) -> Comparison:
     """Two strategies, trained; the slower one needs fewer rounds."""
     pipeline.losses = {"single": [1.0] * 6, "dp": [3.0] * 50 + [1.0] * 5}
-    return compared(store, "single", "dp", train=True)
+    return compared(pipeline, "single", "dp", train=True)
 
 
 def test_the_answer_is_a_sentence(planned: Comparison, trained: Comparison) -> None:
@@ -43,7 +43,7 @@ def test_a_fast_plan_that_cannot_be_trained(store: Store, pipeline: StandIn) -> 
     """The fastest by the clock may be a plan that nobody can train here: the fastest of the others is told too."""
     lanes = (*fleets.PLAN.lanes, replace(fleets.PLAN.lanes[0], name="second"))
     pipeline.plans = {"fusionllm": replace(fleets.PLAN, lanes=lanes)}
-    found = compared(store, "single", "fusionllm", "dp")
+    found = compared(pipeline, "single", "fusionllm", "dp")
     assert "fusionllm is the fastest" in verdict(found)
     assert "of those that can be trained here, dp is the fastest" in verdict(found)
     assert [note for note in notes(found) if "2 lanes" in note] == [

@@ -158,10 +158,10 @@ def test_nothing_is_overwritten_and_nothing_is_left(tmp_path: Path, monkeypatch:
     assert os.listdir(tmp_path / "out") == ["mine"]
     before = sorted(os.listdir(tmp_path))
 
-    def full(*_: Any) -> str:
+    def full(*_: Any, **__: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("flows.hand_over.export.model_card", full)
+    monkeypatch.setattr(Path, "write_text", full)  # the card comes last
     with pytest.raises(OSError, match="No space left"):
         export(found, tmp_path / "new", merge=False)
     assert sorted(os.listdir(tmp_path)) == before

@@ -1,6 +1,8 @@
 """`fleetune predict` asks the model of a run, and says in a sentence what it cannot take."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from typer.testing import CliRunner
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
+from fleetune.store import StageRecord, Store
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
 from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
@@ -34,12 +37,12 @@ def test_an_adapters_base_is_loaded_without_a_word(tmp_path: Path, capfd: pytest
     assert capfd.readouterr() == ("", "")
 
 
-def test_nothing_and_nonsense_are_refused_before_a_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No input, an unknown file, or no token to write."""
+def test_nothing_and_nonsense_are_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    """No input, an unknown file, or no token to write: also where there is no model that could be loaded."""
     found, _ = run_of(tmp_path, WHOLE)
-    monkeypatch.setattr("fleetune.evaluation.trained_model.load_result", None)
+    shutil.rmtree(found.checkpoint)
+    with pytest.raises(Refused, match="holds neither model/ nor adapter/"):
+        predict(found, Asked(texts=["a"]))
     with pytest.raises(Refused, match="nothing to ask; give texts"):
         predict(found, Asked())
     with pytest.raises(Refused, match="no such file"):
@@ -49,11 +52,15 @@ def test_nothing_and_nonsense_are_refused_before_a_model_is_loaded(
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def command(tmp_path: Path) -> list[str]:
     """The command's beginning, on a run that was trained."""
     found, _ = run_of(tmp_path, WHOLE)
-    monkeypatch.setattr("flows.hand_over.trained_run.trained_run", lambda store, run: found)
-    return ["predict", "latest"]
+    store, key = Store(tmp_path / "runs"), "0" * 64
+    folders = {"checkpoint": found.checkpoint, "model": found.model, "data": found.data}
+    outputs = {kind: store.put(kind, folder, stage_key=key, inputs={}) for kind, folder in folders.items()}
+    trained = StageRecord(stage="train", key=key, state="done", outputs=outputs)
+    store.runs.save(replace(found.run, stages=(trained,)))
+    return ["predict", "latest", "--root", str(store.root)]
 
 
 def test_the_command_prints_a_line_for_each_text_or_one_document(command: list[str]) -> None:

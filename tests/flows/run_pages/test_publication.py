@@ -16,7 +16,7 @@ from fleetune.store import StageRecord, Store
 from flows.context import StageSelection
 from flows.run_pages import publication
 from flows.run_pages.page import Page
-from flows.run_pages.publication import Publication
+from flows.run_pages.publication import Artifacts, Publication
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
 from tests.support.flows.run_pages.runs import kept
@@ -26,14 +26,12 @@ FLOW_RUN = str(uuid4())
 LIMIT_S = 30.0
 
 
-class Published:
-    """Stands for the server: keeps the pages by key."""
+class Published(Artifacts):
+    """Stands for the server, which goes after the first pages: keeps the pages by key."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
         self.first = threading.Event()
-        monkeypatch.setattr(publication, "create", self.create)
-        monkeypatch.setattr(publication, "get_client", self.client)
 
     def create(self, page: Page, name: str, flow_run: UUID) -> UUID:
         """Keep a page."""
@@ -42,8 +40,8 @@ class Published:
         self.first.set()
         return uuid4()
 
-    def client(self, **_: Any) -> Any:
-        """A client that cannot connect."""
+    def update(self, artifact: UUID, page: Page) -> None:
+        """Take no update."""
         raise ConnectionError("the server is gone")
 
 
@@ -62,10 +60,10 @@ def runner_of(world: World, root: Path) -> Runner:
     return Runner(toy_context(root), world.config(), StageSelection())
 
 
-def test_the_last_page_says_how_the_run_ended(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_page_says_how_the_run_ended(world: World, root: Path) -> None:
     """The overview and the history are there when the block ends, with the run's final state."""
-    server, runner = Published(monkeypatch), runner_of(world, root)
-    with Publication(runner, FLOW_RUN, logging.getLogger("test")):
+    server, runner = Published(), runner_of(world, root)
+    with Publication(runner, FLOW_RUN, logging.getLogger("test"), server):
         run_without_prefect(runner)
     assert set(server.pages) == {"toy-overview", "toy-history"}
     assert (
@@ -75,20 +73,15 @@ def test_the_last_page_says_how_the_run_ended(world: World, root: Path, monkeypa
     assert server.pages["toy-history"].description == "1 runs: 1 done"
 
 
-class Pages:
-    """Stands for a client of the server: counts the updates of a page."""
+class Pages(Published):
+    """Stands for the server: counts the updates of a page."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.updates = 0
         self.third = threading.Event()
 
-    def __enter__(self) -> "Pages":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def update_artifact(self, *_: Any) -> None:
+    def update(self, artifact: UUID, page: Page) -> None:
         """Take an update."""
         self.updates += 1
         if self.updates == 3:
@@ -102,46 +95,39 @@ def test_the_page_is_updated_while_the_model_is_trained(
     """Bug: a training of hours had a page of its first minute. It is made again now and then while the model is
     trained, without anybody asking, and at no other time."""
     pages = Pages()
-    Published(monkeypatch)
-    monkeypatch.setattr(publication, "get_client", lambda **_: pages)
     monkeypatch.setattr(publication, "TRAINING_S", 0.01)
     monkeypatch.setattr(publication, "PAUSE_S", 0.01)
     store = Store(tmp_path / "runs")
     run = kept(store, "by.hand-1", until="plan", state="running")
     training = replace(run, stages=(*run.stages, StageRecord(stage="train", state=state)))
     runner: Any = SimpleNamespace(record=training, context=SimpleNamespace(store=store), rerun_of="", error=None)
-    with Publication(runner, FLOW_RUN, logging.getLogger("test")):
+    with Publication(runner, FLOW_RUN, logging.getLogger("test"), pages):
         assert pages.third.wait(LIMIT_S if state == "running" else 0.5) == (state == "running")
 
 
-def test_a_server_that_is_gone_is_a_warning(
-    world: World, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_is_gone_is_a_warning(world: World, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The server vanishes in the middle of a run: the run ends well, and its log says what is missing."""
-    server, runner = Published(monkeypatch), runner_of(world, root)
-    with caplog.at_level(logging.WARNING), Publication(runner, FLOW_RUN, logging.getLogger("test")) as pages:
+    server, runner = Published(), runner_of(world, root)
+    with caplog.at_level(logging.WARNING), Publication(runner, FLOW_RUN, logging.getLogger("test"), server) as pages:
         pages.update()
         assert server.first.wait(LIMIT_S)
         assert run_without_prefect(runner).state == "done"
     assert "could not be published (the server is gone)" in caplog.text
 
 
-def test_a_server_that_hangs_does_not_hold_a_cancelled_run(
-    world: World, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_hangs_does_not_hold_a_cancelled_run(world: World, root: Path) -> None:
     """A cancelled run has ten seconds to end; a page that cannot be sent gets three of them."""
     hangs, entered = threading.Event(), threading.Event()
 
-    def create(*_: Any) -> UUID:
-        entered.set()
-        hangs.wait(LIMIT_S)
-        return uuid4()
+    class Hanging(Published):
+        def create(self, *_: Any) -> UUID:
+            entered.set()
+            hangs.wait(LIMIT_S)
+            return uuid4()
 
-    Published(monkeypatch)
-    monkeypatch.setattr(publication, "create", create)
     with (
         pytest.raises(KeyboardInterrupt),
-        Publication(runner_of(world, root), FLOW_RUN, logging.getLogger("test")) as pages,
+        Publication(runner_of(world, root), FLOW_RUN, logging.getLogger("test"), Hanging()) as pages,
     ):
         pages.update()
         assert entered.wait(LIMIT_S)

@@ -25,8 +25,8 @@ def test_a_cancelled_run_is_left_to_its_worker(tmp_path: Path, state: str, after
     read Crashed.
     """
     now_s = [0.0]
-    runs = EndedRuns(ServiceFiles(tmp_path), 1, "", lambda: now_s[0])
-    runs._api = SimpleNamespace(call=lambda *_: {"state_type": state})  # type: ignore[assignment]
+    api: Any = SimpleNamespace(call=lambda *_: {"state_type": state})
+    runs = EndedRuns(ServiceFiles(tmp_path), api, lambda: now_s[0])
     lock = hold(tmp_path, RUN)
     assert runs.still_shown() == []
     lock.release()

@@ -118,7 +118,7 @@ def test_a_full_disk_loses_the_old_lines_of_a_log_and_not_the_service(
     def full(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("flows.service.keeper.shutil.copyfile", full)
+    monkeypatch.setattr("shutil.copyfile", full)
     log = tmp_path / "server.log"
     log.write_bytes(bytes(MOST_LOG_BYTES + 1))
     bound(log)

@@ -18,6 +18,7 @@ from prefect.types._concurrency import ConcurrencyLeaseHolder
 from prefect.workers.process import ProcessWorker
 
 from fleetune.errors import TryAgain
+from fleetune.launching import Command
 from fleetune.linux import process_identity
 from fleetune.store.lock import is_held
 from flows.service import control
@@ -136,7 +137,7 @@ def test_the_worker_hears_of_a_submission_at_once(tmp_path: Path, monkeypatch: p
         told.append(path)
 
     monkeypatch.setattr(ProcessWorker, "get_and_submit_flow_runs", asks)
-    monkeypatch.setattr("flows.service.worker.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     told = list[str]()
     worker = Worker.__new__(Worker)
     server = TellsWorker(answers, files.submitted)
@@ -161,14 +162,15 @@ def test_the_worker_hears_of_a_submission_at_once(tmp_path: Path, monkeypatch: p
 
 
 class Hanging:
-    """A job that ends when it is stopped."""
+    """A job that ends when it is stopped, with this code."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: int = -9) -> None:
+        self.code = code
         self.stopped = threading.Event()
 
     def poll(self) -> int | None:
         """Its exit code."""
-        return -9 if self.stopped.is_set() else None
+        return self.code if self.stopped.is_set() else None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Its exit code, after its end."""
@@ -189,26 +191,28 @@ class Hanging:
         return "all connection attempts failed"
 
 
-def test_a_registration_ends_with_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class HangingJobs:
+    """A launcher whose jobs hang."""
+
+    def start(self, command: Command) -> Any:
+        """A job."""
+        return Hanging()
+
+
+def test_a_registration_ends_with_its_server(tmp_path: Path) -> None:
     """Bug: a server that was killed while deployments were registered stayed away for minutes: the registration waited
     for it, and the keeper, who would have started it, for the registration. `down` waited likewise.
     """
     for ends in ("server", "service"):
-        keeper, server = Keeper(str(tmp_path), 4950, "no", print), Hanging()
-
-        def launch(name: str, *words: str, of: Keeper = keeper) -> Any:
-            of._jobs[name] = Hanging()
-            return of._jobs[name]
-
-        monkeypatch.setattr(keeper, "_launch", launch)
-        keeper._jobs["server"] = server
+        keeper, server = Keeper(str(tmp_path), 4950, "no", print, HangingJobs()), Hanging()
+        keeper.jobs["server"] = server  # type: ignore[assignment]
         end = server.stop if ends == "server" else keeper.stop
         later = threading.Timer(0.1, end)
         later.start()
         with pytest.raises(TryAgain, match="could not be registered"):
-            keeper._register()
+            keeper.register()
         later.join()
-        assert "registration" not in keeper._jobs
+        assert "registration" not in keeper.jobs
 
 
 @pytest.mark.parametrize("ends", ["run", "worker"])
@@ -218,23 +222,25 @@ def test_only_what_was_started_again_is_registered_anew(
     """Bug: a run that ended without a word, or whose tasks' last words came late, made the keeper register the
     schedules and automations of its own folder, in the place of those of a later `up` and of changes in the UI.
     """
-    keeper, told = Keeper(str(tmp_path), 4950, "no", print), list[tuple[str, ...]]()
+    told = list[tuple[str, ...]]()
+
+    class Jobs:
+        def start(self, command: Command) -> Any:
+            job = Hanging(0)
+            if command.module == "flows.service.registration":
+                told.append(command.arguments)
+                keeper.stop()
+                job.stop()
+            return job
+
+    keeper, files = Keeper(str(tmp_path), 4950, "no", print, Jobs()), ServiceFiles(tmp_path)
     folder = tmp_path / "later"
     folder.mkdir()
-    keeper._files.folder.mkdir(parents=True)
-    (keeper._files.folder / "folder").write_text(str(folder))
-    keeper._jobs |= {"server": Hanging(), "worker": Hanging()}  # type: ignore[dict-item]
+    files.folder.mkdir(parents=True)
+    (files.folder / "folder").write_text(str(folder))
+    keeper.jobs |= {"server": Hanging(), "worker": Hanging()}  # type: ignore[dict-item]
     if ends == "worker":
-        keeper._jobs["worker"].stop(0.0)
-
-    def register(*options: str) -> None:
-        told.append(options)
-        keeper.stop()
-
+        keeper.jobs["worker"].stop(0.0)
     monkeypatch.setattr(keeping, "LOOK_S", 0.0)
-    monkeypatch.setattr(keeping.EndMessages, "complete", lambda _: None)
-    monkeypatch.setattr(keeping.EndedRuns, "still_shown", lambda _: ["one"] if ends == "run" else [])
-    monkeypatch.setattr(keeper, "_register", register)
-    monkeypatch.setattr(keeper, "_start_worker", lambda: None)
-    keeper._watch()
+    keeper.watch(lambda: ["one"] if ends == "run" else [], lambda: None)
     assert told == [(WORKER_LIVES, RUNS_ONLY) if ends == "run" else (IN_FOLDER, str(folder))]

@@ -6,10 +6,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.blocks.system import Secret
 
 from fleetune.contracts.tracking import MlflowRequest, TrackingRequest, WandbRequest
 from fleetune.errors import Refused
-from flows.trackers import credentials, wandb_run
+from flows.trackers import credentials
 from flows.trackers.mlflow_run import MlflowRun
 from flows.trackers.open import check_installed, open_trackers
 from flows.trackers.points import Point
@@ -23,12 +24,14 @@ PLANTED = "planted-token-0123456789"
 
 
 @pytest.fixture(autouse=True)
-def no_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server with Secret blocks, and no key of whoever runs the tests."""
-    monkeypatch.setattr(credentials, "_of_block", lambda name: None)
-    monkeypatch.setattr(wandb_run, "_in_netrc", lambda: False)
+def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The Secret blocks of the server, none yet, and no key of whoever runs the tests."""
+    kept: dict[str, str] = {}
+    monkeypatch.setattr(Secret, "load", lambda name: SimpleNamespace(get=lambda: kept[name]))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for variable in ("WANDB_API_KEY", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
         monkeypatch.delenv(variable, raising=False)
+    return kept
 
 
 @pytest.fixture
@@ -132,9 +135,9 @@ def test_without_a_key_wandb_is_not_called(wandb: list[Any], tmp_path: Path) -> 
     assert wandb[0]["settings"]["api_key"] is None
 
 
-def test_a_secret_block_is_the_second_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_block_is_the_second_place(blocks: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment wins over Prefect's block of the same name."""
-    monkeypatch.setattr(credentials, "_of_block", {"wandb-api-key": "of the block"}.get)
+    blocks["wandb-api-key"] = "of the block"
     assert credentials.secret("WANDB_API_KEY") == "of the block"
     monkeypatch.setenv("WANDB_API_KEY", "of the environment")
     assert credentials.secret("WANDB_API_KEY") == "of the environment"
@@ -196,7 +199,7 @@ def test_a_package_that_is_missing_is_refused_before_the_run(
     asked: TrackingRequest, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asks for a tracker without its package learns what to install."""
-    monkeypatch.setattr("flows.trackers.open._is_installed", lambda module: False)
+    monkeypatch.setitem(sys.modules, name, None)  # as where there is none
     with pytest.raises(Refused, match=rf"the package {name} is not installed; install fleetune\[{name}"):
         check_installed(asked)
     check_installed(TrackingRequest())

@@ -74,8 +74,7 @@ def test_a_tracker_that_hangs_does_not_hold_the_run(tmp_path: Path, monkeypatch:
         def close(self, state: str) -> None:
             """Never called in time."""
 
-    monkeypatch.setattr(tracking, "open_trackers", lambda store, record: [Hanging()])
-    with Tracking(runner):
+    with Tracking(runner, lambda store, record: [Hanging()]):
         pass
     assert notes == ["run note: tracking.mlflow: not all of this run was written within 0 s"]
     hung.set()

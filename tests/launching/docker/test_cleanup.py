@@ -10,10 +10,10 @@ import pytest
 
 from fleetune.contracts import fleet as contracts_engine
 from fleetune.errors import TryAgain
-from fleetune.launching.docker import cleanup, session
+from fleetune.launching.docker import cleanup
 from fleetune.launching.docker.cleanup import UNKNOWN, MachineIdentity
-from fleetune.launching.docker.engine_client import EngineDescription, Image
 from fleetune.launching.docker.session import Session
+from tests.support.launching.docker import fake_engine
 
 BOOTED_S = 1_800_000_000.0
 HERE = dataclasses.replace(cleanup.this_machine(), id="copied", booted_s=BOOTED_S)
@@ -39,6 +39,12 @@ class Engine:
 
     def __init__(self, *things: Thing, networks: tuple[Thing, ...] = (), volumes: tuple[Thing, ...] = ()) -> None:
         self.containers, self.networks, self.volumes = (Listing(each) for each in (things, networks, volumes))
+
+        self.images = SimpleNamespace(get=lambda name: SimpleNamespace(attrs={"Id": f"id of {name}"}))
+
+    def info(self) -> dict[str, Any]:
+        """As in the docker library."""
+        return fake_engine.INFO
 
     def close(self) -> None:
         """As in the docker library."""
@@ -142,7 +148,7 @@ def test_a_container_that_was_being_created_is_removed() -> None:
     assert late.removed
 
 
-def test_what_an_engine_does_not_let_go_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_engine_does_not_let_go_is_asked_for_again() -> None:
     """Bug: an engine that did not answer at the end of a run counted as one without containers, and kept them. Nothing
     is gone before the engine says so; until then it is asked again, and so are engines that cannot be reached."""
     left, pauses = container(owner(), LATER), list[float]()
@@ -159,40 +165,25 @@ def test_what_an_engine_does_not_let_go_is_asked_for_again(monkeypatch: pytest.M
             raise TryAgain("unreachable")
         return engine
 
-    monkeypatch.setattr(cleanup, "connect", connect)
-    cleanup.remove_patiently([None], "t", pauses.append)
+    cleanup.remove_patiently([None], "t", pauses.append, connect)
     assert len(tries) == 3 and pauses == [cleanup.REAPER_RETRY_S] * 2 + [cleanup.CREATION_S]
     engine.containers.silent = True
     pauses.clear()
-    cleanup.remove_patiently([None], "t", pauses.append)
+    cleanup.remove_patiently([None], "t", pauses.append, connect)
     assert sum(p for p in pauses if p == cleanup.REAPER_RETRY_S) == cleanup.REAPER_PATIENCE_S
 
 
 def sweep(engine: Engine, *, own: bool, machine: MachineIdentity = HERE) -> None:
     """Remove orphans as that machine does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleanup, "this_machine", lambda: machine)
-        cleanup.remove_orphans(engine, own=own)
+    cleanup.remove_orphans(engine, own=own, machine=machine)
 
 
 @pytest.mark.parametrize(
     ("address", "tls", "labelled"), [("unix:///nowhere", None, False), ("tcp://192.0.2.7:9", "papers", True)]
 )
-def test_things_on_other_machines_carry_the_engines_address(
-    monkeypatch: pytest.MonkeyPatch, address: str, tls: str | None, labelled: bool
-) -> None:
+def test_things_on_other_machines_carry_the_engines_address(address: str, tls: str | None, labelled: bool) -> None:
     """Things on another machine's engine carry the address used, so that a device that leaves can remove them."""
-    client = SimpleNamespace(close=lambda: None)
-    image = Image(id="i", mounted=False, architecture="")
-    facts = EngineDescription(
-        cores=1, memory_bytes=1, version="", os="", architecture="", runtimes=(), accelerators=()
-    )  # fmt: skip
-    monkeypatch.setattr(session, "connect", lambda engine: client)
-    monkeypatch.setattr(session, "find_image", lambda *_: image)
-    monkeypatch.setattr(session, "describe_engine", lambda _: facts)
-    monkeypatch.setattr(cleanup, "remove_orphans", lambda *_, **__: None)
-    monkeypatch.setattr(cleanup, "remove", lambda *_: True)
-    made = Session(())
+    made = Session((), open_client=lambda engine: Engine())
     try:
         engine = contracts_engine.Engine(name="e", address=address, tls=tls)
         found = made.open_engine("e", engine, "somebodys", lambda _: None).labels

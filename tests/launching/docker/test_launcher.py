@@ -1,6 +1,10 @@
 """Ownership of folders that containers write to, and the end of a container."""
 
+import io
+import itertools
 import os
+import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 from docker.errors import NotFound
+from docker.types import Mount
 
 from fleetune.launching.docker import launcher
 from fleetune.launching.docker.tar_archive import IMAGE_USER
@@ -63,20 +68,38 @@ def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(
     assert not any("elsewhere" in path for path in chowned)
 
 
+class Volumes:
+    """The volumes of an engine, as the docker library offers them, that keeps what is put into each."""
+
+    def __init__(self) -> None:
+        self.filled: list[dict[str, dict[str, bytes]]] = []
+        """Of every upload: volume -> file in it -> its content."""
+        self._numbers = itertools.count(1)
+        self.volumes = SimpleNamespace(create=lambda labels: SimpleNamespace(name=f"volume-{next(self._numbers)}"))
+        self.containers = SimpleNamespace(create=self._create)
+
+    def _create(self, image: str, *, mounts: list[Mount], labels: object, network_mode: str) -> SimpleNamespace:
+        assert (image, labels, network_mode) == ("image", {}, "none")
+        found: dict[str, dict[str, bytes]] = {str(mount["Source"]): {} for mount in mounts}
+
+        def put_archive(folder: str, pieces: Iterable[bytes]) -> None:
+            with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+                for member in filter(tarfile.TarInfo.isfile, archive):
+                    place = Path(folder, member.name)
+                    (mount,) = (mount for mount in mounts if place.is_relative_to(mount["Target"]))
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    found[mount["Source"]][place.relative_to(mount["Target"]).as_posix()] = content.read()
+            self.filled.append(found)
+
+        return SimpleNamespace(put_archive=put_archive, remove=lambda: None)
+
+
 @pytest.mark.parametrize("is_here", [True, False])
-def test_folders_of_a_device_are_neither_uploaded_nor_shared(
-    is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_a_device_are_neither_uploaded_nor_shared(is_here: bool, tmp_path: Path) -> None:
     """A device's source is bound where it lies; its own folder outlives a command, and nothing of it is copied."""
-    made: list[Path] = []
-
-    def empty_volume(client: object, image_id: str, folder: Path, labels: object) -> str:
-        made.append(folder)
-        return f"volume-{len(made)}"
-
-    monkeypatch.setattr(launcher.folder_transfer, "empty_volume", empty_volume)
-    monkeypatch.setattr(launcher.folder_transfer, "upload_folders", lambda client, image, folders, labels: {})
-    engine = SimpleNamespace(is_here=is_here, client=None, image_id="image", labels={})
+    client = Volumes()
+    engine = SimpleNamespace(is_here=is_here, client=client, image_id="image", labels={})
     mounts = launcher.FolderMounts(engine)  # type: ignore[arg-type]
     source, own = Path("/data/reviews.csv"), tmp_path / "devices" / "x"
     command = Command(module="m", log=tmp_path / "log", device_reads=(source,), device_writes=(own,))
@@ -86,34 +109,32 @@ def test_folders_of_a_device_are_neither_uploaded_nor_shared(
     assert (read["Type"], read["Source"], read["Target"], read["ReadOnly"]) == ("bind", str(source), str(source), True)
     assert (write["Target"], write["ReadOnly"]) == (str(own), False)
     assert (write["Type"], write["Source"]) == (("bind", str(own)) if is_here else ("volume", "volume-1"))
-    assert made == ([] if is_here else [own])
+    assert client.filled == ([] if is_here else [{"volume-1": {}}])
 
 
-def test_a_folder_that_has_changed_is_uploaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_has_changed_is_uploaded_again(tmp_path: Path) -> None:
     """Bug: a worker on another machine that was started again found the task of its first start, and never took part.
 
     What has not changed is uploaded once for all commands of a session.
     """
-    uploads: list[list[str]] = []
-
-    def upload_folders(client: object, image_id: str, folders: list[Path], labels: object) -> dict[Path, str]:
-        uploads.append([folder.name for folder in folders])
-        return {folder: f"{folder.name}-{len(uploads)}" for folder in folders}
-
-    monkeypatch.setattr(launcher.folder_transfer, "upload_folders", upload_folders)
-    engine = SimpleNamespace(is_here=False, client=None, image_id="image", labels={})
+    client = Volumes()
+    engine = SimpleNamespace(is_here=False, client=client, image_id="image", labels={})
     mounts = launcher.FolderMounts(engine)  # type: ignore[arg-type]
     own, model = tmp_path / "own", tmp_path / "model"
     for folder in (own, model):
         folder.mkdir()
-        (folder / "file").write_text("first")
+        (folder / folder.name).write_text("first")
     command = Command(module="m", log=tmp_path / "log", reads=(own, model))
     sources = []
     for text in ("first", "second"):
         if text != "first":
-            (own / "file").write_text(text)
+            (own / "own").write_text(text)
         sources.append([mount["Source"] for mount in mounts.mounts(command)])
-    assert sources == [["own-1", "model-1"], ["own-2", "model-1"]] and uploads == [["own", "model"], ["own"]]
+    assert sources == [["volume-1", "volume-2"], ["volume-3", "volume-2"]]
+    assert client.filled == [
+        {"volume-1": {"own": b"first"}, "volume-2": {"model": b"first"}},
+        {"volume-3": {"own": b"second"}},
+    ]
 
 
 class ContainerOf:

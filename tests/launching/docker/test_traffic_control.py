@@ -130,17 +130,15 @@ def test_errors_are_one_sentence(
     line: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every error ends the program with exit code 75 and one line."""
-    monkeypatch.setattr(traffic_control, "IPRoute", Kernel)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(line).encode() + b"\n")))
-    assert traffic_control.main() == 75
+    assert traffic_control.main(Kernel) == 75
     said = capsys.readouterr().err
     assert words in said and said.count("\n") == 1
 
 
 def test_success_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Success ends with exit code 0 and no output."""
-    monkeypatch.setattr(traffic_control, "IPRoute", Kernel)
     line = b'{"interface": "eth0", "rates": {"10.0.0.2": 1e6}}\n'
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(line)))
-    assert traffic_control.main() == 0
+    assert traffic_control.main(Kernel) == 0
     assert capsys.readouterr().err == ""

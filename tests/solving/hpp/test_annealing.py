@@ -160,8 +160,9 @@ def test_all_groups_of_five_devices_have_their_own_key() -> None:
             for cuts in chain.from_iterable(combinations(range(1, used), k) for k in range(used)):
                 marks = (0, *cuts, used)
                 groups = [order[a:b] for a, b in pairwise(marks)]
-                stages = [DraftStage(p, p + 1, group, (1,) * len(group)) for p, group in enumerate(groups)]
-                made.append(Draft((*stages[:-1], stages[-1]._replace(end=6)), (1,) * len(stages)))
+                ends = [*range(1, len(groups)), 6]
+                stages = [DraftStage(p, ends[p], group, (1,) * len(group)) for p, group in enumerate(groups)]
+                made.append(Draft(tuple(stages), (1,) * len(stages)))
     for kind in zip(*(keys(candidate_of(instance, draft)) for draft in made), strict=True):
         assert len(set(kind)) == len(made)
 

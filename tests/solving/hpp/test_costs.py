@@ -106,8 +106,8 @@ def test_a_score_does_not_depend_on_earlier_scores(given: tuple[Problem, Draft])
     """A score does not depend on what the evaluator scored before."""
     instance, draft = Instance(given[0]), given[1]
     assume(len(draft.stages) > 1)
-    used, first = new_evaluator(instance), Draft(draft.stages[:1], draft.warmups[:1])
-    whole = first._replace(stages=(first.stages[0]._replace(end=instance.layers),))
+    used, first = new_evaluator(instance), draft.stages[0]
+    whole = Draft((DraftStage(first.first, instance.layers, first.devices, first.samples),), draft.warmups[:1])
     alone = score(instance.arrays, candidate_of(instance, draft), new_evaluator(instance), WORST_SCORE)
     score(instance.arrays, candidate_of(instance, whole), used, WORST_SCORE)
     assert score(instance.arrays, candidate_of(instance, draft), used, WORST_SCORE) == alone

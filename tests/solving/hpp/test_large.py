@@ -2,8 +2,10 @@
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from fleetune.arrays import Ints
@@ -25,9 +27,9 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(monkeypatch: pytest.Mon
     """100,000 layers ended in a MemoryError: the published planner's tables grow with the square of the layers."""
     problem = tiny(1, layers=40, devices=3)
     needed = asteroid.needed_bytes(40, 3)
-    monkeypatch.setattr(limits, "available_bytes", lambda: needed)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=needed))
     assert solve(problem, method="asteroid").feasible
-    monkeypatch.setattr(limits, "available_bytes", lambda: needed - 1)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=needed - 1))
     with pytest.raises(Refused, match=r"40 layers on 3 devices need .* GB of memory by this method, and .* are free"):
         solve(problem, method="asteroid")
     assert solve(problem).feasible, "search does without"
@@ -68,6 +70,7 @@ def test_a_time_limit_ends_the_published_planner_too(monkeypatch: pytest.MonkeyP
         heard.append(True)
         raise Infeasible("stopped")
 
+    # replaced: a planner that ends only once it is told to
     monkeypatch.setattr(search_module.asteroid, "plan", endless)
     until_heard = SearchOptions(time_limit_s=0.05, now=lambda: float(bool(heard)))
     assert Search(Instance(tiny(1, layers=40, devices=3)), until_heard).best().score > 0
@@ -90,8 +93,8 @@ def test_baselines_that_would_outlast_a_time_limit_are_left_out(
     monkeypatch.setattr(search_module, "SLOW", {baseline: lambda _: takes_s})
     instance = Instance(tiny(1, layers=40, devices=3, memory=memory))
     search = Search(instance, SearchOptions(time_limit_s=1.0, now=lambda: 0.0))
-    for draft in search._starts():
-        search._add(draft)
+    for draft in search.starts():
+        search.add(draft)
     assert len(asked) == tried
 
 
@@ -107,9 +110,10 @@ def test_a_time_limit_begins_before_the_bound(monkeypatch: pytest.MonkeyPatch) -
         given.append(options.time_limit_s)
         return next(search_module.even_drafts(instance))
 
+    # replaced: a clock that only the bound moves
     monkeypatch.setattr(solve_module, "Deadline", partial(limits.Deadline, now=lambda: seconds[0]))
-    monkeypatch.setattr(solve_module, "lower_bound_s", bound_s)
-    monkeypatch.setattr(solve_module, "_solve_by_search", searched)
+    monkeypatch.setattr(solve_module, "lower_bound_s", bound_s)  # replaced: a bound that takes most of the limit
+    monkeypatch.setattr(solve_module, "_solve_by_search", searched)  # private: no plan tells the limit of its search
     assert not solve(tiny(1), time_limit_s=1.0).deterministic
     assert solve(tiny(1)).deterministic
     assert given == [0.25, None]
@@ -119,7 +123,7 @@ def test_the_bound_of_many_devices_is_cheaper(monkeypatch: pytest.MonkeyPatch) -
     """The linear program has at most so many cells, and its bound hardly loses: 600 layers on 40 devices."""
     instance = Instance(tiny(1, layers=600, devices=40, samples=2))
     rates = np.diff(instance.best_s, axis=1)
-    assert bound._joined(rates).shape == (40, bound.MAX_LP_CELLS // 40)
+    assert bound.joined_runs(rates).shape == (40, bound.MAX_LP_CELLS // 40)
     cheap_s = bound.work_s(instance)
     monkeypatch.setattr(bound, "MAX_LP_CELLS", 600 * 40)
     assert 0.999 * bound.work_s(instance) < cheap_s <= bound.work_s(instance) * (1 + 1e-9)
@@ -132,6 +136,7 @@ def test_long_chains_are_searched_without_the_published_planner(monkeypatch: pyt
         raise AssertionError("asked")
 
     monkeypatch.setattr(search_module, "MAX_ASTEROID_STATES", (40 * 3) ** 2 - 1)
+    # replaced: what it would find is found without it too
     monkeypatch.setattr(search_module.asteroid, "plan", unasked)
     instance = Instance(tiny(1, layers=40, devices=3))
     assert Search(instance, SearchOptions()).best().score > 0

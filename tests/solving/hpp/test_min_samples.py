@@ -87,7 +87,7 @@ def test_starts_of_the_search_need_not_be_repaired(problem: Problem, data: st.Da
     needed = st.integers(1, problem.micro_batch)
     min_samples = tuple(data.draw(needed) for _ in problem.layers)
     instance = Instance(problem, min_samples=min_samples)
-    for draft in Search(instance, SearchOptions())._starts():
+    for draft in Search(instance, SearchOptions()).starts():
         assert all(sum(stage.samples) == instance.samples for stage in draft.stages)
         assert brute_force.enough_samples(draft, min_samples)
 

@@ -8,6 +8,7 @@ import pytest
 
 from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
+from fleetune.solving.opfence import brute_force
 from fleetune.solving.opfence.bound import heaviest_path, lower_bound_s
 from fleetune.solving.opfence.brute_force import best_placement
 from fleetune.solving.opfence.device_exchange import exchange_devices
@@ -15,7 +16,6 @@ from fleetune.solving.opfence.graph import components, depth_first, topological
 from fleetune.solving.opfence.infeasibility import pack
 from fleetune.solving.opfence.instance import Instance, equal_cuts, linear_order, linear_orders
 from fleetune.solving.opfence.local_search import IncrementalPlacement, anneal, chain_moves
-from fleetune.solving.opfence.methods import search
 from fleetune.solving.opfence.path_dp import PathProgram, TrialLimits, best_cuts
 from fleetune.solving.opfence.problem import Problem
 from tests.support.solving.opfence.instances import (
@@ -46,7 +46,7 @@ def somewhere(instance: Instance, seed: int) -> np.ndarray:
 def test_search_without_brute_force(memory: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """30 problems of 6 operators on 3 devices: the search proper finds the best of all 729 placements in all but
     two at most, and is never more than 10 % above it."""
-    monkeypatch.setattr(search, "is_tiny", lambda instance: False)
+    monkeypatch.setattr(brute_force, "MAX_PLACEMENTS", 1)
     gaps = []
     for seed in range(100, 130):
         plain = tiny(seed, operators=6, memory=memory)

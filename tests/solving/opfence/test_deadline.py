@@ -11,6 +11,7 @@ import pytest
 from fleetune.contracts import json_io
 from fleetune.errors import Infeasible
 from fleetune.solving.limits import Deadline
+from fleetune.solving.opfence import brute_force
 from fleetune.solving.opfence.bound import lower_bound_s
 from fleetune.solving.opfence.brute_force import best_placement
 from fleetune.solving.opfence.clusters import communities, device_orders, median_hop_s, reconnect_clusters
@@ -180,7 +181,7 @@ def test_found_after_the_limit(method: str, sizes: list[int], monkeypatch: pytes
 
     10 + 8 + 2 and 9 + 7 + 4 fill two devices of 20, which largest-first does not find.
     """
-    monkeypatch.setattr(search, "is_tiny", lambda instance: False)
+    monkeypatch.setattr(brute_force, "MAX_PLACEMENTS", 1)
     plain = tight() | {"alpha_s": [[1.0] * 2] * 2, "beta_s_per_byte": [[1.0] * 2] * 2}
     plain["operators"] = [
         node | {"param_bytes": 0, "output_bytes": size} for node, size in zip(chain(6), sizes, strict=True)

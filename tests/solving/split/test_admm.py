@@ -20,6 +20,7 @@ from fleetune.solving.split.methods.admm import (
 )
 from fleetune.solving.split.methods.baselines import balanced_greedy
 from fleetune.solving.split.schedule import SearchOptions, makespan, verify
+from tests.support.solving.named_tuples import changed
 from tests.support.solving.split import reference
 from tests.support.solving.split.problems import random_problem, scenario_problem, tiny_problem
 
@@ -49,7 +50,7 @@ def test_switch_costs() -> None:
     """An interruption that costs more than it gains is not made."""
     instance = Instance.from_problem(random_problem(8, 8, 2, preemptive=True, longest=9, delay=20))
     assert len(admm.plan(instance).rows) > 16
-    dear = instance._replace(switch_cost=np.array([1000, 1000]))
+    dear = changed(instance, switch_cost=np.array([1000, 1000]))
     assert len(admm.plan(dear).rows) == 16
     for seed in range(60):
         problem = tiny_problem(seed, preemptive=True, switch=5)
@@ -70,7 +71,7 @@ def test_the_unit_of_time_does_not_matter() -> None:
     problem = scenario_problem(3, 12, 3)
     fine = Instance.from_problem(problem)
     for field in ("release", "forward", "turnaround", "backward", "tail", "turnaround_forward"):
-        fine = fine._replace(**{field: getattr(fine, field) * 10**7})
+        fine = changed(fine, **{field: getattr(fine, field) * 10**7})
     assert verified_makespan(fine) <= 1.02 * 10**7 * verified_makespan(Instance.from_problem(problem))
 
 
@@ -78,7 +79,7 @@ def test_huge_problems_have_fewer_windows() -> None:
     """300 clients on 30 helpers with times in ms: the number of windows stays solvable, work is not rounded away."""
     instance = Instance.from_problem(scenario_problem(1, 300, 30, slot_ms=1))
     forward = admm.to_slots(instance)
-    assert admm.window_terms(forward) <= admm.MAX_TERMS < admm.window_terms(forward._replace(grid=1))
+    assert admm.window_terms(forward) <= admm.MAX_TERMS < admm.window_terms(changed(forward, grid=1))
     assert forward.length[instance.linked].min() > 4
     assert admm.to_slots(Instance.from_problem(scenario_problem(1, 40, 5))).grid == 1
 
@@ -214,9 +215,9 @@ def test_windows_stand_for_slots() -> None:
 def test_forwards_of_awkward_lengths_stay_whole() -> None:
     """If eq. (20) has too large a common multiple, each client's forward is on one helper."""
     forward, at = random_subproblem(1)
-    large = forward._replace(
-        length=np.array([[4093, 4091, 4079], [4057, 4051, 4049]]) * 1000, linked=forward.length >= 0
+    large = changed(
+        forward, length=np.array([[4093, 4091, 4079], [4057, 4051, 4049]]) * 1000, linked=forward.length >= 0
     )
-    amounts, _ = solve_schedule(large, at._replace(dual=at.dual * 0), SearchOptions(), None)
+    amounts, _ = solve_schedule(large, changed(at, dual=at.dual * 0), SearchOptions(), None)
     assert ((amounts == 0) | (amounts == large.length)).all()
     assert ((amounts > 0).sum(axis=0) == 1).all()

@@ -12,6 +12,7 @@ from fleetune.solving.split.methods.baselines import (
     random_fcfs,
 )
 from fleetune.solving.split.schedule import SearchOptions, first_come_first_served, schedule_helpers, verify
+from tests.support.solving.named_tuples import changed
 from tests.support.solving.split import reference
 from tests.support.solving.split.problems import random_problem, scenario_problem, with_memory
 
@@ -47,7 +48,7 @@ def test_valid_wherever_anything_is(preemptive: bool) -> None:
             continue
         instance = Instance.from_problem(problem)
         for plan in (balanced_greedy(instance), random_fcfs(instance, SearchOptions(seed))):
-            verify(instance._replace(preemptive=False), plan.helper, plan.rows)
+            verify(changed(instance, preemptive=False), plan.helper, plan.rows)
             assert plan.rows == schedule_helpers(instance, plan.helper, first_come_first_served)
             assert plan.deterministic
 

@@ -19,6 +19,7 @@ from fleetune.solving.split.schedule import (
     schedule_helpers,
     verify,
 )
+from tests.support.solving.named_tuples import changed
 from tests.support.solving.split import reference
 from tests.support.solving.split.problems import random_problem
 
@@ -108,7 +109,7 @@ def test_interruptions_need_leave() -> None:
 
 def test_memory() -> None:
     """Clients that fit one by one may not fit together."""
-    instance = two_clients()._replace(helper_memory=two_clients().helper_memory - 1)
+    instance = changed(two_clients(), helper_memory=two_clients().helper_memory - 1)
     with pytest.raises(AssertionError, match="helper 0 lacks memory"):
         verify(instance, [0, 0], WHOLE)
 

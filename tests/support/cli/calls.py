@@ -1,13 +1,26 @@
 """Calls of the command line in this process, and what they print and leave."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from typer.testing import Result
 
+from flows.cli.work import WORK, Work
+
 Call = Callable[..., Result]
+
+
+@contextmanager
+def working(work: Work) -> Iterator[None]:
+    """Have commands that are called in this process set this work going."""
+    token = WORK.set(work)
+    try:
+        yield
+    finally:
+        WORK.reset(token)
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.store import RunRecord
+from flows.cli.work import Work
 from flows.context import RunContext, StageSelection
 from flows.tracking import StageEvent
 from tests.support.cli.runs import add_run
@@ -18,7 +19,7 @@ EVENTS = (
 )
 
 
-class Pipeline:
+class Pipeline(Work):
     """Stand-in for the pipeline: emits events of two stages, then stores a run or raises an error."""
 
     def __init__(self, root: Path) -> None:

@@ -1,9 +1,12 @@
 """Sample data and helpers shared by the data tests."""
 
 import json
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
@@ -21,6 +24,16 @@ def json_lines(path: Path, rows: Sequence[Any]) -> Path:
     """Write rows as JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def fake_stdlib(folder: Path, sources: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write source files to a new folder, which Python then says its standard library is in."""
+    folder.mkdir()
+    for name, text in sources.items():
+        (folder / name).write_text(text)
+    paths = {**sysconfig.get_paths(), "stdlib": str(folder)}
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
+    return folder
 
 
 def prepared(folder: Path, source: object, spec: InputSpec = TEXT, seed: int = 0, **changes: Any) -> PreparedData:

@@ -136,7 +136,7 @@ def apply(worker: Worker, round: int, attempt: Attempt) -> Worker:
     """Apply a prepared round, once."""
     if worker.prepared != (round, attempt) or worker.live is None or len(worker.live.content) != round:
         return worker
-    live = worker.live._replace(content=(*worker.live.content, attempt))
+    live = Copy(worker.live.form, worker.live.items, (*worker.live.content, attempt))
     return replace(worker, copies=worker.copies - {worker.live} | {live}, prepared=None)
 
 
@@ -300,7 +300,7 @@ def commit(worker: Worker, command: p.SendCommit) -> tuple[Worker, list[Sent]]:
         sent.append(save(worker))
     if command.backup:
         live = worker.live
-        worker = replace(worker, copies=worker.copies | {live._replace(form=SNAPSHOT)})
+        worker = replace(worker, copies=worker.copies | {Copy(SNAPSHOT, live.items, live.content)})
         worker = replace(worker, backing=version_of(live.content))
         for need in worker.layout.needs:
             if need.form == BACKUP and need.items & live.items:

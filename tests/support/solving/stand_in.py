@@ -6,6 +6,7 @@ from typing import Any
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp import HPP
 from fleetune.solving.hpp.problem import Problem, Share, Solution, Stage
+from tests.support.solving.named_tuples import changed
 
 METHODS = {"best": "the stand-in's best", "blind": "ignores memory", "never": "finds nothing"}
 
@@ -39,4 +40,4 @@ def _solve(problem: Problem, *, method: str, time_limit_s: float | None, seed: i
     return solution(lower_bound=float(seed) or None, solve_s=time_limit_s or 0.25)
 
 
-KIND = HPP._replace(methods=METHODS, solve=_solve)
+KIND = changed(HPP, methods=METHODS, solve=_solve)

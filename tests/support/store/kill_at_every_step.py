@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
         if child == 0:
             die_at(step)
             put_and_keep(folder / str(step))
-            os._exit(0)
+            os._exit(0)  # private: its documented name; a fork must not do what its parent does at its end
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
             return
     raise AssertionError("no child came through")

@@ -27,10 +27,11 @@ class ExchangeOfThread(Exchange):
         super().__init__(endpoint, COORDINATOR, torch.device("cpu"))
         self._stopped = stopped
 
-    def _receive_next(self) -> None:
-        if self._stopped.is_set() or self._endpoint._closed:
+    def receive_next(self) -> None:
+        """As an exchange does; Stopped once the other thread has said so."""
+        if self._stopped.is_set():
             raise Stopped
-        super()._receive_next()
+        super().receive_next()
 
 
 class FakeWorker:
@@ -40,8 +41,15 @@ class FakeWorker:
     out_of_memory = False
     filled: float | None = None
     """What its engine would tell of its memory."""
+    out_of_reach = False
+    """True if its engine does not answer, so that nothing but the coordinator's word ends it."""
+    welcomed = False
+    """True once the coordinator has sent it the addresses of the others."""
 
-    def __init__(self, command: Command, scripts: Mapping[str, "WorkerScript"]) -> None:
+    def __init__(
+        self, command: Command, scripts: Mapping[str, "WorkerScript"], on_limit: "WorkerScript | None" = None
+    ) -> None:
+        """on_limit: what its engine does when it is asked to hold it to its CPU share; None: nothing."""
         task = json_io.read(WorkerTask, Path(command.arguments[1]))
         secrets = json_io.parse(WorkerKeys, command.first_line, "keys")
         self.device, self.returns = task.device, task.returns
@@ -52,6 +60,7 @@ class FakeWorker:
         self.endpoint.connect(COORDINATOR, secrets.coordinator_address, allowed[COORDINATOR])
         self._ended, self._stopped = threading.Event(), threading.Event()
         self.exchange = ExchangeOfThread(self.endpoint, self._stopped)
+        self._on_limit = on_limit
         self._allowed, self._script = allowed, scripts.get(task.device, lambda worker: worker.wait_for_stop())
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -66,6 +75,7 @@ class FakeWorker:
 
     def skip(self, peer: str) -> None:
         """Lose a message to a peer; the next message reveals the gap."""
+        # private: a connection loses a message only as it breaks, at no moment that one can choose
         self.endpoint._peers[peer]._sequence += 1
 
     def lines(self) -> Iterator[str]:
@@ -82,7 +92,10 @@ class FakeWorker:
         return self.poll()
 
     def stop(self, grace_s: float = 2.0) -> int:
-        """Have its thread end; only that one closes its links, since it may be connecting another one."""
+        """Have its thread end, if it can be reached; only that one closes its links, since it may be connecting another
+        one."""
+        if self.out_of_reach:
+            return 0
         self._stopped.set()
         self.endpoint.wake()
         self._ended.wait(grace_s)
@@ -93,7 +106,9 @@ class FakeWorker:
         return ""
 
     def limit_cpu(self) -> None:
-        """Do nothing: a thread has no CPU share."""
+        """Do what was given for it: a thread has no CPU share."""
+        if self._on_limit is not None:
+            self._on_limit(self)
 
     def memory_share(self) -> float | None:
         """Return what the script says."""
@@ -108,6 +123,7 @@ class FakeWorker:
             self.exchange.send_control("hello", {"address": self.endpoint.address, "pid": 0})
             with PeriodicThread(lambda: self._beat(beat), lambda: BEAT_S):
                 addresses = self.exchange.recv_control("welcome").header["addresses"]
+                self.welcomed = True
                 for peer in (name for name in self._allowed if name not in (COORDINATOR, self.device)):
                     self.endpoint.connect(peer, addresses[peer], self._allowed[peer])
                 if self.returns:
@@ -148,9 +164,11 @@ class FakeLauncher:
 
     def __init__(self, **scripts: WorkerScript) -> None:
         self._roles = scripts
+        self.on_limit: WorkerScript | None = None
+        """What engines do when they are asked to hold a worker to its CPU share."""
         self.workers: list[FakeWorker] = []
 
     def start(self, command: Command) -> Job:
         """Start a fake worker."""
-        self.workers.append(FakeWorker(command, self._roles))
+        self.workers.append(FakeWorker(command, self._roles, self.on_limit))
         return self.workers[-1]

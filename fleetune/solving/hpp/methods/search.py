@@ -96,8 +96,8 @@ class Search:
 
     def best(self) -> ScoredDraft:
         """Search, and return the best plan found; it is short of memory only where every plan found is."""
-        for draft in self._starts():
-            self._add(draft)
+        for draft in self.starts():
+            self.add(draft)
             if self._time_is_up() and min(self.found.values(), default=WORST_SCORE) < OUT_OF_MEMORY:
                 break
         work = min(max(MIN_WORK, int(WORK * self.instance.devices**9)), MAX_WORK)
@@ -206,7 +206,8 @@ class Search:
         """Tell whether time is up, or the best plan found, or one of score `least`, is proven optimal."""
         return self._time_is_up() or min(least, *self.found.values()) <= self.bound_s * 1e9 * (1 + 1e-9)
 
-    def _add(self, draft: Draft) -> None:
+    def add(self, draft: Draft) -> None:
+        """Keep a plan with its score, unless it breaks a rule of the search."""
         if draft in self.found or not self._keeps_rules(draft):
             return
         self.found[draft] = self._score(draft)
@@ -216,7 +217,7 @@ class Search:
         stages = int(self.rules.flags[STAGE_COUNT])
         return (all_used or not self.options.every_device) and stages in (0, len(draft.stages))
 
-    def _starts(self) -> Iterator[Draft]:
+    def starts(self) -> Iterator[Draft]:
         """Yield even plans, the baselines' plans, then those of the dynamic program on several orders."""
         yield from even_drafts(self.instance, every_device=self.options.every_device)
         for method in BASELINES:

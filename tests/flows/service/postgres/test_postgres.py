@@ -56,7 +56,7 @@ def test_a_database_is_one_stores(on_postgres: ServiceClient, tmp_path: Path, mo
     with other.lock():
         other.write(its := replace(on_postgres.record, root=str(tmp_path / "other"), identity=""))
         with pytest.raises(Refused, match=rf"is that of the store {re.escape(str(on_postgres.root))} on .* of its own"):
-            control._register_again(other, its, print)
+            control.register_again(other, its, print)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, StageRecord, Store
+from flows.cli.work import Work
 from flows.context import RunContext, StageSelection
 from flows.tracking import StageEvent
 from tests.support.clock import fleets
@@ -49,8 +50,8 @@ def training(losses: list[float], round_s: float, plan_from_round: int = 0) -> T
     )
 
 
-class StandIn:
-    """Stands in for flows.api; `errors` are raised by the runs of a strategy that reach that stage."""
+class StandIn(Work):
+    """Stands in for the pipeline; `errors` are raised by the runs of a strategy that reach that stage."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -63,7 +64,9 @@ class StandIn:
         self.slower = 1.25
         """Measured seconds of a round, by its forecast."""
 
-    def run_with(self, context: RunContext, config: RunConfig, selection: StageSelection) -> RunRecord:
+    def run_with(
+        self, context: RunContext, config: RunConfig, selection: StageSelection, dry_run: bool = False
+    ) -> RunRecord:
         """As flows.api.run_with."""
         name = config.strategy.name
         self.asked.append((name, selection, config))
