@@ -69,7 +69,6 @@ def test_models_are_the_paper_s(model: Model) -> None:
     assert (model.data.train_samples or 0) >= model.largest
 
 
-@pytest.mark.slow
 def test_a_profile_is_timed_on_every_device(tmp_path: Path) -> None:
     """Real processes measure a device of 0.6 cores."""
     tiny = Model("ViT", "vit-tiny", SMALL_IMAGES, 2)

@@ -3,13 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from benchmarks.recovery.workload import BYTES_PER_S, CORES, PACED, paced, prepare_workload
 from fleetune.planning.revision import heavy, light
 
 
-@pytest.mark.slow
 def test_every_device_can_be_lost(tmp_path: Path) -> None:
     """All four devices train, what only one of them trains has a backup, and both kinds of plans follow each loss."""
     workload = prepare_workload(tmp_path / "work")

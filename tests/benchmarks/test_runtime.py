@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from benchmarks.runtime.metering import Stopwatch, Turn, UsageMeter
 from benchmarks.runtime.transfers import transfer_costs
 
@@ -43,7 +41,6 @@ def test_a_meter_sees_memory_that_is_free_again() -> None:
     assert used.cpu_s >= 0
 
 
-@pytest.mark.slow
 def test_tensors_travel_both_ways_of_sending(tmp_path: Path) -> None:
     """Two processes send tensors both ways, and every figure has a value."""
     figures = {figure.name: figure for figure in transfer_costs(tmp_path, repeats=1)}

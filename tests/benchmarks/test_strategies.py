@@ -120,7 +120,6 @@ def test_the_code_before_is_the_parent_of_the_first_commit_that_has_the_file(tmp
     assert [path.name for path in (tmp_path / "before").rglob("*.py")] == ["old.py"]
 
 
-@pytest.mark.slow
 def test_a_run_file_is_trained_and_read(tmp_path: Path) -> None:
     """The pipeline on processes: rounds, commits, bytes and a forecast, of two lanes."""
     small = {

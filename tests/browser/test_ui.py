@@ -14,8 +14,6 @@ from tests.support.browser.ui import Ui
 from tests.support.flows.service.client import ServiceClient
 from tests.support.flows.service.training import RETRIES, Training, write_run_file
 
-pytestmark = pytest.mark.slow
-
 BASE = "asteroid-b"
 """A run file of simulated devices: it ends after `plan` in seconds."""
 MODEL, DATA = "vit-tiny", "digits"

@@ -59,7 +59,6 @@ def test_a_new_token(call: Call, root: Path) -> None:
     assert Path("fresh").read_text().strip() not in result.output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_the_whole(tmp_path: Path, number: signal.Signals) -> None:
     """The command joins, states what it gives access to, and exits with 0 on SIGTERM; no file is left."""

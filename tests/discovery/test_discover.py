@@ -69,7 +69,6 @@ def launcher() -> Iterator[Watched]:
     assert [job.poll() is not None for job in watched.jobs] == [True] * len(watched.jobs)
 
 
-@pytest.mark.slow
 def test_two_devices_and_their_links(launcher: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Facts and links of two agents on this machine are plausible, and progress is reported."""
     monkeypatch.setattr(agent_pool, "SHUTDOWN_S", 300.0)
@@ -97,7 +96,6 @@ class Far(LocalSites):
         return ListenSettings(delays_s={"a": 0.02} if device == "b" else {})
 
 
-@pytest.mark.slow
 def test_emulated_links_are_compared_with_what_was_asked(launcher: Watched) -> None:
     """A delay is measured in its direction only; deviating links are probed again and noted.
 
@@ -121,7 +119,6 @@ ATTEMPTS, EVEN = 4, 1.5
 BY_OTHERS = ("while other programs used", "but not in every probe")
 
 
-@pytest.mark.slow
 def test_a_machine_that_others_keep_busy_keeps_the_stored_fleet() -> None:
     """Real links beside two programs on every core, three times as slow as in the stored fleet, are never believed, be
     it that others' programs are seen, or that a probe escaped them.

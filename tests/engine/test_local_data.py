@@ -21,7 +21,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("local")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["split-learning", "lola-deft"])
 def test_containers_train_on_data_of_their_engines_machine(strategy: str, folder: Path) -> None:
     """Each device sees its own file, which is mounted for it alone; the store holds nothing of what is in them.

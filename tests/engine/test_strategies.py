@@ -31,7 +31,6 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_plans_in_containers_give_the_weights_of_processes(name: str, store_root: Path, tmp_path: Path) -> None:
     """Averaged clients of a helper, a pipeline with a codec on its links, gated heads: every tensor agrees in every

@@ -36,7 +36,6 @@ def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(run_plan(ready, table_plan(ready), TRAINING, folder), final_state(folder))
 
 
-@pytest.mark.slow
 def test_the_coordinator_is_killed_between_logging_and_sending_a_commit(
     ready: Prepared, whole: Trained, tmp_path: Path
 ) -> None:

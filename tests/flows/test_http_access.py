@@ -75,7 +75,6 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) 
         prefect_server.check_api(address, "PREFECT_API_URL")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
 def test_prefects_clients_read_no_proxy(proxy: str) -> None:
     """Bug: a proxy scheme that httpx does not support stopped Prefect's client before its first call."""

@@ -70,7 +70,6 @@ def test_half_a_kept_database_is_made_again(damaged: bool, tmp_path: Path, monke
         assert tables == {"alembic_version", "anew" if damaged else "earlier"}
 
 
-@pytest.mark.slow
 def test_a_copied_database_is_that_of_the_migrations(tmp_path: Path) -> None:
     """The first one is made by Prefect's migrations and kept, with nothing of its own in it but what they insert; a
     copy of it is the same in every statement, and Prefect takes it for a current one."""

@@ -51,7 +51,6 @@ def is_server(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.slow
 def test_the_server_answers_nobody_else(tmp_path: Path) -> None:
     """Bug: another user could take the port or call the server; the server answers only clients with its secret, which
     stands in no argument, environment or log."""
@@ -94,7 +93,6 @@ def command(world: World, root: Path) -> list[str]:
     return [sys.executable, "-W", "error", "-m", "tests.support.flows.through_prefect", str(world.folder), str(root)]
 
 
-@pytest.mark.slow
 def test_the_flow_on_the_embedded_server(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed flow takes server and stage along; the next run ends, with reused stages Cached and errors in one
     sentence."""

@@ -52,7 +52,6 @@ def same(one: Any, other: Any) -> bool:
     return one is other is None or torch.equal(one, other)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("granularity", ["block", "layer"])
 @pytest.mark.parametrize("name", [family.name for family in FAMILIES])
 def test_every_bit_is_that_of_kept_activations(name: str, granularity: str, tmp_path: Path) -> None:

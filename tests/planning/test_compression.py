@@ -183,7 +183,6 @@ FED = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fusionllm", "asteroid"])
 @pytest.mark.parametrize("options", FED)
 @pytest.mark.parametrize("roomy", ["", "a", "b", "abc"])

@@ -20,7 +20,6 @@ from tests.support.planning.solutions import PROPERTY, ready_for, solved
 pytestmark = pytest.mark.usefixtures("short_walks")
 
 
-@pytest.mark.slow
 @PROPERTY
 @given(problem=tiny() | tiny(workspaces=True))
 def test_a_plan_is_runnable_and_its_objective_is_the_clocks(strategy: str, problem: Problem) -> None:

@@ -47,7 +47,6 @@ def test_plans_give_each_device_enough_samples(strategy: str, problem: Problem) 
     assert result.gap is None or result.gap >= 0
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=needy(), lost=st.integers(0, 2))
 def test_revised_plans_give_each_device_enough_samples(problem: Problem, lost: int) -> None:

@@ -73,7 +73,6 @@ def data(tmp_path: Path) -> DataRequest:
     return DataRequest(source=str(held_out), local=local, max_length=24)
 
 
-@pytest.mark.slow
 def test_what_leaves_a_device_are_counts_digests_and_names_of_labels(data: DataRequest, tmp_path: Path) -> None:
     """All that devices say, their logs, the common data and the stage's folders hold none of the planted samples."""
     launcher, work = Listening(), tmp_path / "work"

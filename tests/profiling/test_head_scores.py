@@ -348,7 +348,6 @@ def test_a_model_that_cannot_be_scored_is_refused_before_anything_is_measured(
     assert not launcher.given and not (tmp_path / "profile" / "profile.json").exists()
 
 
-@pytest.mark.slow
 def test_real_and_simulated_fleets_find_the_same_heads(
     vit: Ready, tmp_path: Path, ask: Callable[..., Answered]
 ) -> None:

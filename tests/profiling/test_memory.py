@@ -126,7 +126,6 @@ def measuring(folder: Path, **changes: Any) -> tuple[int | None, list[dict[str, 
         job.stop(0)
 
 
-@pytest.mark.slow
 def test_profiling_stays_within_the_memory_of_its_device(tmp_path: Path) -> None:
     """Bug: a profile within 0.6 GB used 20.9 GB. Batches that fit are measured in windows of a few units; every batch
     size has times."""
@@ -143,7 +142,6 @@ def test_profiling_stays_within_the_memory_of_its_device(tmp_path: Path) -> None
     assert max(unit["activation_bytes"][-1] for unit in lines[-1]["units"]) > 10**9, "it would not have fitted"
 
 
-@pytest.mark.slow
 def test_the_forecast_of_a_small_model_is_what_training_takes(tmp_path: Path) -> None:
     """Bug: 481 MB were forecast and 538 MB used of 500 MB, because the profile did not count the training worker's
     imports. The measured peak equals the forecast, and a note reports a peak beyond the budget."""

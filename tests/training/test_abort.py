@@ -197,7 +197,6 @@ def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "loses"),
     [
@@ -222,7 +221,6 @@ def test_a_round_that_is_broken_off_and_run_again_changes_nothing(
     assert [name for name in whole if not torch.equal(found[name], whole[name])] == []
 
 
-@pytest.mark.slow
 def test_a_state_is_saved_in_an_attempt_after_its_own(ready: Prepared, tmp_path: Path) -> None:
     """Bug: what devices said of it had the attempt that committed the state, and was dropped as old: a stop in the
     first round after any recovery, and a loss in the last checkpoint, waited until nobody answered."""
@@ -239,7 +237,6 @@ def test_a_state_is_saved_in_an_attempt_after_its_own(ready: Prepared, tmp_path:
         assert {parse_version(header["version"]) for header in saved.values()} == {HELD}
 
 
-@pytest.mark.slow
 def test_a_device_that_is_told_to_begin_another_round_says_what_it_holds(ready: Prepared, tmp_path: Path) -> None:
     """A worker that has one round done does not run round 2 on it: the error names both."""
 
@@ -252,7 +249,6 @@ def test_a_device_that_is_told_to_begin_another_round_says_what_it_holds(ready: 
         driven(ready, tmp_path, too_far)
 
 
-@pytest.mark.slow
 def test_an_average_that_is_broken_off_leaves_no_version(ready: Prepared, tmp_path: Path) -> None:
     """Between a step and the end of the average that follows it, a lane holds neither the old version nor the new one.
 

@@ -77,7 +77,6 @@ def compared(plain: Prepared, stored: Prepared, shares: list[list[int]], folder:
     return Comparison(difference(plain, run, theirs), lambda: difference(plain, theirs, theirs))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FROZEN if name != "resnet"])
 def test_what_is_trained_trains_as_in_the_whole_model(name: str, tmp_path: Path) -> None:
     """With dropout in the trained units, on two segments or one and uneven shares, within 1e-10 in float64."""
@@ -88,7 +87,6 @@ def test_what_is_trained_trains_as_in_the_whole_model(name: str, tmp_path: Path)
     assert found.within(FP64), found.found
 
 
-@pytest.mark.slow
 def test_running_statistics_of_frozen_units_stay_and_serve(tmp_path: Path) -> None:
     """A ResNet's frozen stages normalise by the statistics that it started from."""
     plain, stored = both("resnet", tmp_path, precision="float64")
@@ -96,7 +94,6 @@ def test_running_statistics_of_frozen_units_stay_and_serve(tmp_path: Path) -> No
     assert found.within(FP64), found.found
 
 
-@pytest.mark.slow
 def test_adapters_of_the_last_block_train_on_stored_activations(tmp_path: Path) -> None:
     """LoRA on the second of BERT's two blocks: everything before it is frozen without being named."""
     plain, stored = both("bert", tmp_path, freeze=(), lora=ADAPTERS)

@@ -32,7 +32,6 @@ def micro_batch_means(ready: Prepared) -> list[float]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("packing", [False, True], ids=["one per row", "packed"])
 def test_every_token_with_loss_weighs_the_same(packing: bool, tmp_path: Path) -> None:
     """3 + 5 samples on two devices, then 8 on one, train as a plain loop whose loss is the mean over the whole batch.

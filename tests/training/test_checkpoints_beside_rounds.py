@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 
 from fleetune.contracts.training_request import TrainingRequest
@@ -18,7 +17,6 @@ TRAINING = TrainingRequest(
 )
 
 
-@pytest.mark.slow
 def test_a_disk_that_takes_a_checkpoint_in_the_next_round_delays_none(tmp_path: Path) -> None:
     """Bug: all devices waited until a checkpoint was written, seconds for a large model. With dropout,
     what is written beside a round is bit for bit what a training that ends there leaves.
@@ -32,7 +30,6 @@ def test_a_disk_that_takes_a_checkpoint_in_the_next_round_delays_none(tmp_path: 
     assert slow.keys() == whole.keys() and all(torch.equal(slow[name], whole[name]) for name in whole)
 
 
-@pytest.mark.slow
 def test_the_last_checkpoint_waits_for_a_device_that_still_writes_the_one_before(tmp_path: Path) -> None:
     """Bug: the last checkpoint takes the place of one that is still being written, and a device that had its part of
     that one deleted the folder under another's hands, which ended the training with a disk that could not be written.

@@ -20,7 +20,6 @@ PAIRS = [("fp16", "int8"), ("int4", "int8-hadamard"), ("top-k", "forward-mask"),
 """Codecs of the cuts of a chain, forward and back."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision", "pairs"),
     [("bert", "float32", PAIRS), ("gpt2", "float64", [("int8", "dense")])],

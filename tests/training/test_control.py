@@ -42,7 +42,6 @@ ROTATED = Family(
 TIED = {"gpt2"}  # its embedding is its head: their gradients are added in another order than autograd's
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", (*FAMILIES, MINILM), ids=lambda f: f.name)
 def test_a_pipeline_trains_bit_by_bit_as_the_unsplit_model(family: Family, tmp_path: Path) -> None:
     """A model cut in the middle, with its own dropout, AdamW, weight decay and clipping, agrees in every bit (tied
@@ -54,7 +53,6 @@ def test_a_pipeline_trains_bit_by_bit_as_the_unsplit_model(family: Family, tmp_p
     assert found.bitwise or (family.name in TIED | {"llama"} and found.within(FP32)), found.found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", [MIXTURE, ROTATED], ids=lambda f: f.name)
 def test_experts_and_complex_numbers_train_over_links(family: Family, tmp_path: Path) -> None:
     """A mixture of experts that is cut inside a block, and Llama 4, whose rotations are complex, agree within 1e-5."""
@@ -65,7 +63,6 @@ def test_experts_and_complex_numbers_train_over_links(family: Family, tmp_path: 
     assert found.within(FP32), (found.found, found.floor())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "mobilenet_v2", "bert"])
 def test_one_device_clips_bit_by_bit_as_the_unsplit_model(name: str, tmp_path: Path) -> None:
     """Bug: norms were added up in another precision than torch's.
@@ -78,7 +75,6 @@ def test_one_device_clips_bit_by_bit_as_the_unsplit_model(name: str, tmp_path: P
     assert found.bitwise, found.found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shares", [[[8], [8]], [[3, 5], [8]]], ids=["alone", "group"])
 def test_parameters_that_the_loss_never_reaches_do_not_change(shares: list[list[int]], tmp_path: Path) -> None:
     """Bug: DINOv2's mask token, which classification does not use, got zeros for a gradient, and weight decay changed
@@ -92,7 +88,6 @@ def test_parameters_that_the_loss_never_reaches_do_not_change(shares: list[list[
     assert torch.equal(final_state(tmp_path)[MASK], started)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", [f for f in (*FAMILIES, MINILM) if not f.batch_norm], ids=lambda f: f.name)
 def test_uneven_groups_in_a_pipeline_train_as_the_unsplit_model(family: Family, tmp_path: Path) -> None:
     """3 + 5 samples on two devices, then 8 on one, with padding, dropout and clipping, agree within 1e-5."""
@@ -101,7 +96,6 @@ def test_uneven_groups_in_a_pipeline_train_as_the_unsplit_model(family: Family, 
     assert found.within(FP32), (found.found, found.floor())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.batch_norm], ids=lambda f: f.name)
 def test_batch_norm_families_train_as_the_unsplit_model_on_the_same_shards(family: Family, tmp_path: Path) -> None:
     """Both segments on 3 + 5 samples, with statistics per shard and averaged after each round, agree within 1e-10."""
@@ -113,7 +107,6 @@ def test_batch_norm_families_train_as_the_unsplit_model_on_the_same_shards(famil
     assert found.within(FP64), (found.found, found.floor())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_adapters_train_as_in_the_unsplit_model(name: str, tmp_path: Path) -> None:
     """LoRA with dropout on uneven groups and three segments, with a frozen base, agrees within 1e-10 in fp64."""
@@ -127,7 +120,6 @@ def test_adapters_train_as_in_the_unsplit_model(name: str, tmp_path: Path) -> No
     assert found.within(FP64), (found.found, found.floor())
 
 
-@pytest.mark.slow
 def test_tied_weights_stay_equal_in_groups_on_both_ends(tmp_path: Path) -> None:
     """GPT-2's embedding and head in two segments of two devices each, clipped by norm, agree within 1e-10 in fp64."""
     family = BY_NAME["gpt2"]
@@ -136,7 +128,6 @@ def test_tied_weights_stay_equal_in_groups_on_both_ends(tmp_path: Path) -> None:
     assert found.within(FP64), (found.found, found.floor())
 
 
-@pytest.mark.slow
 def test_frozen_units_need_no_backward(tmp_path: Path) -> None:
     """A frozen first segment receives no gradient, and the rest trains bit by bit as unsplit."""
     family = BY_NAME["bert"]
@@ -146,7 +137,6 @@ def test_frozen_units_need_no_backward(tmp_path: Path) -> None:
     assert found.bitwise, found.found
 
 
-@pytest.mark.slow
 def test_two_threads_train_bit_by_bit_as_the_unsplit_model_on_two(tmp_path: Path) -> None:
     """Bug: every device trained with one thread.
 
@@ -160,7 +150,6 @@ def test_two_threads_train_bit_by_bit_as_the_unsplit_model_on_two(tmp_path: Path
     assert beside_control(ready, run, training, WHOLE).bitwise
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "llama", "mobilenet_v2"])
 def test_recomputed_activations_change_no_bit(name: str, tmp_path: Path) -> None:
     """Two segments and a group, with dropout and running statistics: losses and weights are those of the same plan

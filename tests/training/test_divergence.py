@@ -13,7 +13,6 @@ from tests.support.training.model_families import BY_NAME, data_request, model_r
 from tests.support.training.runs import plan, prepared, run_plan
 
 
-@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_refused_with_its_round(tmp_path: Path) -> None:
     """The refusal names the device, the round and the setting to change, since another try would end the same way."""
     ready = prepared(model_request(BY_NAME["vit"], dropout=True), data_request(BY_NAME["vit"], tmp_path), tmp_path)
@@ -26,7 +25,6 @@ def test_a_loss_that_is_not_finite_is_refused_with_its_round(tmp_path: Path) -> 
     assert not (tmp_path / "output").exists()
 
 
-@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_is_refused_before_its_round_is_committed(tmp_path: Path) -> None:
     """Bug: without clipping a gradient that is not finite was committed and destroyed the weights.
 

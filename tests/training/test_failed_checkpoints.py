@@ -65,7 +65,6 @@ def full(folder: Path) -> None:
         raise TryAgain(f"{folder} could not be written ({error.strerror}): make room") from None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("fail", "why"), [(unreachable, "connection refused"), (damage, "is damaged")])
 def test_a_training_goes_on_without_a_checkpoint_that_failed(
     fail: Callable[[Path], None], why: str, bert: Prepared, tmp_path: Path
@@ -82,7 +81,6 @@ def test_a_training_goes_on_without_a_checkpoint_that_failed(
     assert found is not None and found.mark.round == TRAINING.rounds
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fail", [unreachable, damage])
 def test_the_last_checkpoint_is_tried_twice(fail: Callable[[Path], None], bert: Prepared, tmp_path: Path) -> None:
     """A last checkpoint whose files are damaged or out of reach once is written again, and the training ends well."""
@@ -104,7 +102,6 @@ def test_the_last_checkpoint_is_tried_twice(fail: Callable[[Path], None], bert: 
     assert found is not None and found.mark.round == 4
 
 
-@pytest.mark.slow
 def test_a_disk_that_is_full_ends_a_training(bert: Prepared, tmp_path: Path) -> None:
     """It would take no later checkpoint either: the run exits with 75 and words, and the checkpoint before is there."""
     said = list[str]()

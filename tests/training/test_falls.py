@@ -141,7 +141,6 @@ LOSSES: dict[str, tuple[bool, tuple[Fault, ...], str]] = {
 """Name -> whether the plan has backups, the faults, and a pattern of how the training goes on in the end."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("backups", "faults", "goes_on"), LOSSES.values(), ids=LOSSES)
 def test_a_device_is_lost(
     backups: bool, faults: tuple[Fault, ...], goes_on: str, ready: Prepared, whole: Trained, tmp_path: Path
@@ -165,7 +164,6 @@ HARMLESS: dict[str, tuple[Fault, int]] = {
 """Name -> the fault, and how often the round is run again."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("met", "again"), HARMLESS.values(), ids=HARMLESS)
 def test_no_device_is_lost(met: Fault, again: int, ready: Prepared, whole: Trained, tmp_path: Path) -> None:
     """A round whose messages are lost is run again by the same plan, to the same bits."""
@@ -181,7 +179,6 @@ def assert_run_again(ready: Prepared, made: Plan, whole: Trained, folder: Path, 
     assert_nothing_lost(ready, folder, found.trained, whole, bitwise=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "met",
     [fault("d0", CUT, FORWARD), fault("d2", CUT, BACKWARD), fault("d2", CUT, BACKUP, round=0)],
@@ -199,7 +196,6 @@ def test_a_piece_of_a_message_is_lost(
     assert_run_again(ready, made, whole, tmp_path, met)
 
 
-@pytest.mark.slow
 def test_a_link_that_does_not_come_back_costs_the_device_behind_it(
     ready: Prepared, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +233,6 @@ class FarLauncher(Recording):
         return job
 
 
-@pytest.mark.slow
 def test_a_device_that_comes_out_of_a_long_freeze_changes_nothing(
     ready: Prepared, whole: Trained, tmp_path: Path
 ) -> None:
@@ -263,7 +258,6 @@ def test_a_device_that_comes_out_of_a_long_freeze_changes_nothing(
             job.job.stop(0.0)  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 def test_a_full_disk_of_the_commit_log(
     ready: Prepared, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,6 @@ THERE = LinkUse(source="d0", target="d1", codec="int4", feedback=True)
 BACK = LinkUse(source="d1", target="d0", codec="top-k", ratio=8.0, feedback=True)
 
 
-@pytest.mark.slow
 def test_feedback_equals_one_process_and_goes_on_after_a_stop_in_every_bit(tmp_path: Path) -> None:
     """Two devices train as one process that adds at the cut what was lost, and an end after round 3 changes nothing."""
     ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)

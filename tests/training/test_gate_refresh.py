@@ -138,7 +138,6 @@ def assert_same_scores(found: Scores, expected: Scores) -> None:
         assert each.fisher == pytest.approx(expected[name].fisher, rel=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shares", [[[8]], [[8], [8]], [[5, 3], [2, 6]]], ids=["alone", "pipeline", "groups"])
 def test_an_ordinary_round_scores_all_heads_and_its_choice_is_followed(
     shares: list[list[int]], ready: Prepared, tmp_path: Path
@@ -161,7 +160,6 @@ def test_an_ordinary_round_scores_all_heads_and_its_choice_is_followed(
         assert_same_scores(scores, watched.scores(round, made.micro_batches))
 
 
-@pytest.mark.slow
 def test_a_cut_inside_a_block_divides_the_scores_of_its_heads(tmp_path: Path) -> None:
     """Queries to values on one device, the rest of the block on another: the sums of both are the head's."""
     ready = bert(tmp_path, granularity="layer")
@@ -175,7 +173,6 @@ def test_a_cut_inside_a_block_divides_the_scores_of_its_heads(tmp_path: Path) ->
     assert_same_scores(choose.seen[0], watched.scores(0, made.micro_batches))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -199,7 +196,6 @@ def test_heads_that_a_device_does_not_train_have_the_scores_of_nothing(changes: 
     assert all(each.weight_magnitude > 0 for each in choose.seen[0].values())
 
 
-@pytest.mark.slow
 def test_a_stopped_training_goes_on_with_the_gates_that_it_had_chosen(ready: Prepared, tmp_path: Path) -> None:
     """Ended after round 4 of 7, between two choices, and resumed on links that were measured anew, it ends with the
     same bits as one that was not."""
@@ -213,7 +209,6 @@ def test_a_stopped_training_goes_on_with_the_gates_that_it_had_chosen(ready: Pre
     assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.slow
 def test_the_plan_that_follows_a_loss_keeps_the_chosen_gates(ready: Prepared, tmp_path: Path) -> None:
     """Rounds that run again choose what they had chosen; the plan for the devices that are left begins with it."""
     made = refreshing(ready, [3, 4], [[8], [8], [8]], every=2)

@@ -11,7 +11,6 @@ from tests.support.training.listeners import StopAfter
 from tests.support.training.runs import plan, run_plan
 
 
-@pytest.mark.slow
 def test_another_plan_goes_on_from_an_average_and_not_from_one_clients_model(tmp_path: Path) -> None:
     """Stopped after round 4, with averages and checkpoints every 3 rounds, clients differ. One device goes on from
     round 3, where all had the average, and says why; the same clients go on from round 4.

@@ -39,7 +39,6 @@ from tests.support.training.small_parts_worker import SmallPartsLauncher
 from tests.support.training.unsplit_training import Control, Order, train_unsplit
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 def test_a_round_of_blocks_is_one_step_with_each_blocks_gradient_from_its_device(
     lora: Lora | None, tmp_path: Path
@@ -52,7 +51,6 @@ def test_a_round_of_blocks_is_one_step_with_each_blocks_gradient_from_its_device
     assert found.bitwise, found
 
 
-@pytest.mark.slow
 def test_a_weight_that_blocks_share_learns_from_the_lower_blocks_device(tmp_path: Path) -> None:
     """GPT-2's embedding is its head: the device of the lower block trains both, by a gradient through all of it."""
     ready = ready_for(tmp_path, "gpt2")
@@ -70,7 +68,6 @@ def test_a_weight_that_blocks_share_learns_from_the_lower_blocks_device(tmp_path
     assert max(found.loss, found.tensor, found.logits) < FP32, found
 
 
-@pytest.mark.slow
 def test_blocks_dealt_anew_are_trained_by_their_new_devices_and_a_resumed_training_repeats_it(tmp_path: Path) -> None:
     """d0 is slow until round 3, then d1: blocks change hands after rounds 1 and 5, with no state, and the gradient of
     a block is that of its new device's batch: all bits agree with the definition.
@@ -102,7 +99,6 @@ def test_blocks_dealt_anew_are_trained_by_their_new_devices_and_a_resumed_traini
     assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2", "resnet"])
 def test_one_client_and_one_helper_are_the_unsplit_model(name: str, tmp_path: Path) -> None:
     """Split learning of one client, averaged with itself after every 3 rounds, is the control in every bit.
@@ -115,7 +111,6 @@ def test_one_client_and_one_helper_are_the_unsplit_model(name: str, tmp_path: Pa
     assert found.bitwise or (name == "gpt2" and found.within(FP32)), found.found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fewer", "rounds"),
     [
@@ -157,7 +152,6 @@ def test_several_clients_are_fedavg_of_separately_trained_models(
         assert {row.action[2:] for row in metrics.timeline}.isdisjoint({"0A0", "1A0", "2A0"})
 
 
-@pytest.mark.slow
 def test_an_average_in_many_parts_is_the_average(tmp_path: Path) -> None:
     """Bug: with the first part of a tensor its lane got the largest count of steps, which the third part was then sent
     with, so that moments of lanes of fewer steps kept their bias from there on. Small models have one part."""
@@ -169,7 +163,6 @@ def test_an_average_in_many_parts_is_the_average(tmp_path: Path) -> None:
     assert max(found.loss, found.tensor, found.logits) < FP64, found
 
 
-@pytest.mark.slow
 def test_a_device_may_have_segments_that_come_back(tmp_path: Path) -> None:
     """A chain over a, b, a with an order for each is the unsplit model in every bit."""
     ready = ready_for(tmp_path)
@@ -178,7 +171,6 @@ def test_a_device_may_have_segments_that_come_back(tmp_path: Path) -> None:
     assert beside_control(ready, run, TRAINING, WHOLE).bitwise
 
 
-@pytest.mark.slow
 def test_a_segment_may_train_only_its_last_units(tmp_path: Path) -> None:
     """Nothing below the first trained unit keeps a graph or changes, as in a model whose other parts are frozen."""
     family = BY_NAME["bert"]
@@ -201,7 +193,6 @@ CODED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CODED)
 @pytest.mark.parametrize(
     ("shares", "mixed"),
@@ -243,7 +234,6 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
     assert sum(sent[a, b] for a, b in pairs) < 24 * 24 * 32 * 4 or there == "dense"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["collector", "clients", "a client rests"])
 def test_a_stopped_training_of_lanes_loses_no_committed_round(kind: str, tmp_path: Path) -> None:
     """Stopped after round 4 of 7, when clients that average every 3 rounds differ, it goes on to the same weights.
@@ -262,7 +252,6 @@ def test_a_stopped_training_of_lanes_loses_no_committed_round(kind: str, tmp_pat
     assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [[], [2]], ids=["one device", "two segments"])
 def test_gates_are_the_same_model_with_masked_heads_and_detached_contributions(cuts: list[int], tmp_path: Path) -> None:
     """D2FT: heads in full, forward only or skipped by micro-batch, in a pipeline too."""

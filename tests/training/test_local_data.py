@@ -33,7 +33,6 @@ from tests.support.training.runs import Prepared, final_state, plan, prepared, r
 from tests.support.training.tapped_worker import FileTap, TappedLauncher
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "resnet"])
 def test_clients_with_data_of_their_own_are_fedavg_of_models_trained_on_these(name: str, tmp_path: Path) -> None:
     """One client has fewer samples than a round takes, and goes through them again; weights count samples owned."""
@@ -46,7 +45,6 @@ def test_clients_with_data_of_their_own_are_fedavg_of_models_trained_on_these(na
     assert max(found.loss, found.tensor, found.logits) < FP64, found
 
 
-@pytest.mark.slow
 def test_blocks_are_tuned_on_the_data_of_their_devices(tmp_path: Path) -> None:
     """LoLa-DEFT: the gradient of each block comes from the samples that lie on the device assigned to it."""
     ready = ready_for(tmp_path)
@@ -82,7 +80,6 @@ def _distinct(row: np.ndarray) -> np.ndarray:
     return np.array(max(windows, key=lambda window: len(set(window.tolist()))))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "vit"])
 def test_no_message_of_a_client_holds_its_samples_or_labels(name: str, tmp_path: Path) -> None:
     """All that leaves a client before encryption, its log and its checkpoints are searched in every dtype."""
@@ -97,7 +94,6 @@ def test_no_message_of_a_client_holds_its_samples_or_labels(name: str, tmp_path:
         assert not found_in(file.read_bytes(), planted), file
 
 
-@pytest.mark.slow
 def test_no_message_of_a_device_that_trains_a_block_holds_its_samples_or_labels(tmp_path: Path) -> None:
     """LoLa-DEFT with adapters: gradients go to the collector, and nothing that was learned from."""
     ready = ready_for(tmp_path, lora=LORA)
@@ -112,7 +108,6 @@ def test_no_message_of_a_device_that_trains_a_block_holds_its_samples_or_labels(
         assert not found_in(file.read_bytes(), planted), file
 
 
-@pytest.mark.slow
 def test_a_resumed_client_elsewhere_gets_its_own_state_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: who went on between two averages was given the checkpoint with the weights and moments of all clients, which
     show what is in their data. What it is sent is enough: the weights are those of a run without the stop."""
@@ -174,7 +169,6 @@ def before_the_first_layer(folder: Path) -> Prepared:
     return prepared(model, data_request(family, folder), folder)
 
 
-@pytest.mark.slow
 def test_the_tap_sees_samples_where_a_plan_sends_them(tmp_path: Path) -> None:
     """The control in a whole training: dealt data may be cut before the first layer; pixels are found."""
     ready = before_the_first_layer(tmp_path)

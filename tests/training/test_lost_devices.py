@@ -47,7 +47,6 @@ def told(found: EventSummary) -> list[str]:
     return [each.split(" s: ", 1)[1] for each in found.recoveries]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "killed", "again"),
     [
@@ -78,7 +77,6 @@ def test_a_killed_device_costs_no_round_that_others_hold(
     assert_same_end(whole, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("killed", [0, 1], ids=["first", "last"])
 def test_what_only_the_lost_device_held_is_in_its_backup(
@@ -95,7 +93,6 @@ def test_what_only_the_lost_device_held_is_in_its_backup(
     assert_same_end(whole, tmp_path)
 
 
-@pytest.mark.slow
 def test_what_moves_away_may_stay_as_a_backup(ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """Bug: the device that gives units to its neighbour, and is to hold their backup, had freed them before."""
     backups = (Backup(lane="main", segment=0, holder="d1"), Backup(lane="main", segment=1, holder="d2"))
@@ -105,7 +102,6 @@ def test_what_moves_away_may_stay_as_a_backup(ready: Prepared, whole: dict[str, 
     assert_same_end(whole, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("devices", [(0, 1), (1, 2)], ids=["a group", "holder and neighbour"])
 def test_two_devices_at_once(
     devices: Sequence[int], ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path
@@ -118,7 +114,6 @@ def test_two_devices_at_once(
     assert_same_end(whole, tmp_path)
 
 
-@pytest.mark.slow
 def test_a_second_device_is_lost_during_the_recovery(
     ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
@@ -144,7 +139,6 @@ def test_a_second_device_is_lost_during_the_recovery(
     assert_same_end(whole, tmp_path)
 
 
-@pytest.mark.slow
 def test_without_a_plan_for_the_rest_the_training_ends_and_can_be_run_again(ready: Prepared, tmp_path: Path) -> None:
     """The error names the loss first, then why the others cannot go on; the newest checkpoint is kept."""
     launcher, made = Recording(), plan(ready.units, [3], [[8], [8]])
@@ -157,7 +151,6 @@ def test_without_a_plan_for_the_rest_the_training_ends_and_can_be_run_again(read
     assert run_plan(ready, made, TRAINING, tmp_path).resumed_from_round == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_straggler_is_reported_and_replanned_around_only_if_the_run_says_so(
     asked: bool, ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path
@@ -185,7 +178,6 @@ def test_a_straggler_is_reported_and_replanned_around_only_if_the_run_says_so(
     assert_same_end(whole, tmp_path)
 
 
-@pytest.mark.slow
 def test_what_plans_anew_is_loaded_before_a_device_is_lost(ready: Prepared, tmp_path: Path) -> None:
     """Importing planners takes as long as a round: all devices would wait for it at the first loss."""
     launcher, order = Recording(), list[str]()

@@ -54,7 +54,6 @@ def went_on_from(said: list[str]) -> int:
     return int(told.split()[4])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "helpers", "rounds"),
     [("xyz", {"z": "g"}, {}), ("xy", {}, {}), ("xy", {}, {"y": 1})],
@@ -73,7 +72,6 @@ def test_a_lost_helpers_clients_go_on_to_the_same_weights(
     assert not any("left out" in each for each in said), said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("local", "rounds"), [(False, {}), (True, {}), (True, {"z": 1})], ids=str)
 def test_a_lost_client_is_left_out_of_the_average(
     local: bool, rounds: dict[str, int], ready: Prepared, tmp_path: Path
@@ -95,7 +93,6 @@ def test_a_lost_client_is_left_out_of_the_average(
     assert went_on_from(said) >= 4 and not any("run again" in each for each in said), said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("local", [False, True], ids=["dealt", "own data"])
 def test_an_interrupted_training_goes_on_without_a_client(local: bool, ready: Prepared, tmp_path: Path) -> None:
     """A plan without the client goes on from the checkpoint after 3 rounds: the other clients keep the rows and seeds
@@ -119,7 +116,6 @@ def marked(folder: Path) -> Path:
     return folder / "work" / "checkpoints" / "round-000003" / "round.json"
 
 
-@pytest.mark.slow
 def test_a_client_is_lost_in_the_middle_of_an_average(ready: Prepared, tmp_path: Path) -> None:
     """The average follows a round whose commit is logged: what the others hold is neither the old state nor the new
     one, so all read the checkpoint, and the round is run again without the client."""
@@ -132,7 +128,6 @@ def test_a_client_is_lost_in_the_middle_of_an_average(ready: Prepared, tmp_path:
     assert any("goes on from round 3" in each and "the checkpoint is read" in each for each in said), said
 
 
-@pytest.mark.slow
 def test_a_client_is_lost_in_the_average_after_the_last_round(ready: Prepared, tmp_path: Path) -> None:
     """Bug: the last state is asked for while it is being averaged. Where a loss broke that off, those that were to
     save it reported an error, and the training ended instead of going on without the client."""
@@ -144,7 +139,6 @@ def test_a_client_is_lost_in_the_average_after_the_last_round(ready: Prepared, t
     assert any("goes on from round 3" in each and "the checkpoint is read" in each for each in said), said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("lost", "left"), [("d1", {"block-0", "block-2"}), ("s", {"block-1", "block-2"})])
 def test_blocks_of_a_lost_device_go_to_the_others(lost: str, left: set[str], ready: Prepared, tmp_path: Path) -> None:
     """LoLa-DEFT: the collector holds all state, so that no round is run again without another device; where it is lost
@@ -163,7 +157,6 @@ def test_blocks_of_a_lost_device_go_to_the_others(lost: str, left: set[str], rea
     assert (again == 3) == any("the checkpoint is read" in each for each in said) == (lost == "s"), said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "slow"), [("clients", "h"), ("blocks", "d0")])
 def test_lanes_are_planned_anew_around_a_straggler(kind: str, slow: str, ready: Prepared, tmp_path: Path) -> None:
     """A slow helper's clients go to another helper, and a slow device gets a block nearer the output, at the border of

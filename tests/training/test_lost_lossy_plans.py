@@ -38,7 +38,6 @@ def first_plan(ready: Prepared, strategy: str) -> Plan:
     return replace(chain, links=(*there, *back))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", OPTIONS)
 def test_a_lossy_plan_follows_a_lossy_one(strategy: str, ready: Prepared, tmp_path: Path) -> None:
     """What the lost device alone held is read from the checkpoint; from there on the gates, or the codecs at the new

@@ -51,7 +51,6 @@ def chats_ready(folder: Path, mixed_precision: str = "bf16", **changes: object) 
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [f.name for f in FAMILIES])
 def test_a_pipeline_computes_in_bfloat16_as_the_unsplit_model(name: str, tmp_path: Path) -> None:
     """A model cut in the middle agrees in every bit with the plain loop.
@@ -64,7 +63,6 @@ def test_a_pipeline_computes_in_bfloat16_as_the_unsplit_model(name: str, tmp_pat
     assert found.bitwise or (name in ("gpt2", "llama") and found.within(BF16)), found.found
 
 
-@pytest.mark.slow
 def test_cuts_inside_blocks_change_rounding_alone(tmp_path: Path) -> None:
     """A Qwen3 that is cut inside both of its blocks, with adapters on a frozen base, agrees within the rounding of
     bfloat16.
@@ -75,7 +73,6 @@ def test_cuts_inside_blocks_change_rounding_alone(tmp_path: Path) -> None:
     assert found.within(BF16), found.found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mixed", ["bf16", "fp16"])
 def test_shards_round_their_gradients_one_by_one(mixed: str, tmp_path: Path) -> None:
     """A round of 3 + 5 samples on the two devices of both segments agrees with a plain loop over the same shards but
@@ -88,7 +85,6 @@ def test_shards_round_their_gradients_one_by_one(mixed: str, tmp_path: Path) -> 
     assert max(found.loss, found.tensor) < FP32, found
 
 
-@pytest.mark.slow
 def test_groups_that_share_samples_train_as_the_unsplit_model(tmp_path: Path) -> None:
     """Adapters with dropout on 3 + 5 samples, then on 8, agree with whole micro-batches within the rounding of
     bfloat16.
@@ -99,7 +95,6 @@ def test_groups_that_share_samples_train_as_the_unsplit_model(tmp_path: Path) ->
     assert found.within(BF16), found.found
 
 
-@pytest.mark.slow
 def test_blocks_of_a_collector_compute_with_what_it_hands_out(tmp_path: Path) -> None:
     """LoLa-DEFT: a device trains one block and computes with the others as the collector left them, to the bit."""
     ready = ready_for("bert", tmp_path)
@@ -109,7 +104,6 @@ def test_blocks_of_a_collector_compute_with_what_it_hands_out(tmp_path: Path) ->
     assert found.bitwise, found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shares", [[[8]], [[5, 3]]], ids=["one device", "group"])
 def test_gated_heads_train_the_masters(shares: list[list[int]], tmp_path: Path) -> None:
     """D2FT: gradients of gathered weights reach the float32 masters, as those of masked heads do in a plain loop.
@@ -129,7 +123,6 @@ def test_gated_heads_train_the_masters(shares: list[list[int]], tmp_path: Path) 
         assert float((run.state[name] - control.state[name]).norm()) < 0.2 * moved, name
 
 
-@pytest.mark.slow
 def test_averaged_weights_are_computed_with(tmp_path: Path) -> None:
     """Split learning of two clients, averaged after each round, is FedAvg of separately trained models."""
     ready = ready_for("bert", tmp_path)
@@ -138,7 +131,6 @@ def test_averaged_weights_are_computed_with(tmp_path: Path) -> None:
     assert max(found.loss, found.tensor, found.logits) < BF16, found
 
 
-@pytest.mark.slow
 def test_masters_are_saved_and_half_the_bytes_cross(tmp_path: Path) -> None:
     """Checkpoints hold float32, which bfloat16 cannot hold; values and gradients take half the bytes of float32."""
     crossed = {}
@@ -157,7 +149,6 @@ def test_masters_are_saved_and_half_the_bytes_cross(tmp_path: Path) -> None:
     assert any(not torch.equal(state[name], state[name].bfloat16().float()) for name in trained)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "llama", "mobilenet_v2"])
 def test_a_pipeline_computes_in_float16_as_the_unsplit_model(name: str, tmp_path: Path) -> None:
     """A model cut in the middle agrees with a plain loop that scales its loss by torch's GradScaler."""
@@ -166,7 +157,6 @@ def test_a_pipeline_computes_in_float16_as_the_unsplit_model(name: str, tmp_path
     assert found.bitwise or (name == "llama" and found.within(FP16)), found.found
 
 
-@pytest.mark.slow
 def test_a_round_that_overflows_takes_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss is scaled by far too much at first. Rounds are committed without a step, at half of the scale each,
     until gradients are finite; weights, moments and all are those of a plain loop with GradScaler. A training that is
@@ -196,7 +186,6 @@ def test_a_round_that_overflows_takes_no_step(tmp_path: Path, monkeypatch: pytes
     assert any("overflow in fp16" in sentence for sentence in told)
 
 
-@pytest.mark.slow
 def test_gradients_that_no_scale_makes_finite_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss that is scaled no more and still overflows is told with what to do, and nothing runs for ever."""
     monkeypatch.setattr(loss_scale, "FIRST", 1.0)
@@ -207,7 +196,6 @@ def test_gradients_that_no_scale_makes_finite_end_the_training(tmp_path: Path, m
         run_plan(ready, made, training, tmp_path)
 
 
-@pytest.mark.slow
 def test_a_collector_takes_no_step_with_gradients_that_overflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,6 @@ def ready_for(task: str, folder: Path, **changes: Any) -> Prepared:
     return prepared(model, DataRequest(source=str(folder / "rows.jsonl"), max_length=24), folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", [NUMBERS, LABELS])
 def test_other_heads_train_as_in_plain_pytorch(task: str, tmp_path: Path) -> None:
     """Two segments bit by bit, two shards within rounding: the losses of each round and all weights."""
@@ -59,7 +58,6 @@ def test_other_heads_train_as_in_plain_pytorch(task: str, tmp_path: Path) -> Non
         assert compared.bitwise if exact else compared.within(FP32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
 @pytest.mark.parametrize("task", [NUMBERS, LABELS])
 def test_they_are_scored_asked_and_loaded_by_transformers(task: str, adapter: bool, tmp_path: Path) -> None:

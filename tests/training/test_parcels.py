@@ -65,7 +65,6 @@ def losing(ready: Prepared, folder: Path, away: bool) -> tuple[dict[str, torch.T
     return {f"{file.name} {name}": tensor for file in files for name, tensor in load_file(file).items()}, said
 
 
-@pytest.mark.slow
 def test_devices_elsewhere_go_back_to_a_checkpoint_in_the_middle_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

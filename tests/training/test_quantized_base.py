@@ -56,7 +56,6 @@ def distance(state: dict[str, torch.Tensor], whole: Control) -> float:
     return max(float((a - b).norm() / b.norm().clamp(min=1e-12)) for a, b in pairs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["never", "always"])
 def test_adapters_train_as_on_a_rounded_base(recompute: str, tmp_path: Path) -> None:
     """A Qwen3 cut in the middle, whose devices hold 4 bits, ends as a plain loop over rounded float32 weights."""
@@ -71,7 +70,6 @@ def test_adapters_train_as_on_a_rounded_base(recompute: str, tmp_path: Path) -> 
     assert distance(final_state(tmp_path), whole) < FP32
 
 
-@pytest.mark.slow
 def test_what_is_scored_is_what_was_trained(tmp_path: Path) -> None:
     """The loaded result computes with the rounded base: its logits are those of the plain loop's model."""
     ready = chats_ready(tmp_path)
@@ -88,7 +86,6 @@ def test_what_is_scored_is_what_was_trained(tmp_path: Path) -> None:
     assert float((logits - theirs).norm() / theirs.norm()) < FP32
 
 
-@pytest.mark.slow
 def test_half_precision_computes_with_the_same_base(tmp_path: Path) -> None:
     """In bfloat16 the rounded weights are cast once, as those of the plain loop are."""
     ready = chats_ready(tmp_path, mixed_precision="bf16")
@@ -97,7 +94,6 @@ def test_half_precision_computes_with_the_same_base(tmp_path: Path) -> None:
     assert distance(final_state(tmp_path), control(ready, training)) < BF16
 
 
-@pytest.mark.slow
 def test_a_device_that_takes_over_packs_what_it_reads(tmp_path: Path) -> None:
     """After the loss of one of two devices, the other one holds all layers: its own as they are, the rest read anew."""
     ready = chats_ready(tmp_path / "model")

@@ -59,7 +59,6 @@ def killed_two(bert: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path
     return killed(bert, plan(bert.units, [2], [[8], [8]]), tmp_path_factory.mktemp("killed"))
 
 
-@pytest.mark.slow
 def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(
     bert: Prepared, whole: Trained, tmp_path: Path
 ) -> None:
@@ -78,7 +77,6 @@ def test_a_killed_device_is_named_and_the_next_run_ends_with_the_same_weights(
     assert_same_bits(whole.folder, tmp_path / "cut")
 
 
-@pytest.mark.slow
 def test_a_frozen_device_is_named_and_not_one_that_waits_for_it(bert: Prepared, tmp_path: Path) -> None:
     """Bug: the first device of the list was blamed, after 120 s. SIGSTOP of the second of three names the second."""
     launcher = Recording()
@@ -94,7 +92,6 @@ def test_a_frozen_device_is_named_and_not_one_that_waits_for_it(bert: Prepared, 
     assert run_plan(bert, three, TRAINING, tmp_path / "cut").resumed_from_round == 3
 
 
-@pytest.mark.slow
 def test_a_checkpoint_resumes_on_another_plan(bert: Prepared, whole: Trained, killed_two: Path, tmp_path: Path) -> None:
     """Begun on two segments and ended on one device, the weights agree bitwise, since state is saved by name."""
     single = plan(bert.units, [], [[8]])
@@ -104,7 +101,6 @@ def test_a_checkpoint_resumes_on_another_plan(bert: Prepared, whole: Trained, ki
     assert_same_bits(whole.folder, tmp_path / "cut")
 
 
-@pytest.mark.slow
 def test_the_checkpoint_of_another_plan_is_adopted(
     bert: Prepared, whole: Trained, killed_two: Path, tmp_path: Path
 ) -> None:
@@ -130,7 +126,6 @@ def test_the_checkpoint_of_another_plan_is_adopted(
     assert events.count('"started"') == 2 and events.count('"lost"') == 1 and events.count('"ended"') == 1
 
 
-@pytest.mark.slow
 def test_rounds_before_a_new_measurement_of_the_links_stay_out_of_the_median(
     bert: Prepared, whole: Trained, killed_two: Path, tmp_path: Path
 ) -> None:
@@ -147,7 +142,6 @@ def test_rounds_before_a_new_measurement_of_the_links_stay_out_of_the_median(
     assert_same_bits(whole.folder, tmp_path / "cut")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("log", [None, b"", bytes(300), b"\n"], ids=["missing", "emptied", "zeroed", "a line"])
 def test_a_lost_log_and_a_damaged_shard_lose_neither_weights_nor_metrics(
     log: bytes | None, bert: Prepared, whole: Trained, killed_single: Path, tmp_path: Path
@@ -177,7 +171,6 @@ def test_a_lost_log_and_a_damaged_shard_lose_neither_weights_nor_metrics(
     assert_same_bits(whole.folder, tmp_path / "cut")
 
 
-@pytest.mark.slow
 def test_an_attempt_that_has_all_rounds_writes_all_metrics(bert: Prepared, whole: Trained, tmp_path: Path) -> None:
     """Killed between the last checkpoint and its artifacts, with the log lost too, nothing is trained twice, and the
     metrics are those of the checkpoint.
@@ -191,7 +184,6 @@ def test_an_attempt_that_has_all_rounds_writes_all_metrics(bert: Prepared, whole
     assert again.rounds == whole.metrics.rounds and again.resumed_from_round == 9 and again.timeline == ()
 
 
-@pytest.mark.slow
 def test_a_round_is_in_the_log_only_when_every_device_reported_it(bert: Prepared, tmp_path: Path) -> None:
     """After a device is lost the log holds exactly the rounds that were reported as committed."""
     launcher = Recording()
@@ -207,7 +199,6 @@ def test_a_round_is_in_the_log_only_when_every_device_reported_it(bert: Prepared
     assert len(rounds) == len(told) == 4
 
 
-@pytest.mark.slow
 def test_a_workers_error_reaches_the_coordinator_in_a_sentence(bert: Prepared, tmp_path: Path) -> None:
     """A worker's error reaches the coordinator as a sentence with the device's name and its log's path, not as a
     traceback.
@@ -220,7 +211,6 @@ def test_a_workers_error_reaches_the_coordinator_in_a_sentence(bert: Prepared, t
     assert "Traceback" not in str(caught.value) and caught.value.exit_code == 64
 
 
-@pytest.mark.slow
 def test_keys_are_in_no_file_or_argument(bert: Prepared, tmp_path: Path) -> None:
     """Keys of the run are neither in task files, logs, events and artifacts nor in the workers' command lines."""
     secrets: list[bytes] = []

@@ -82,7 +82,6 @@ def lose_one_of_two(ready: Prepared, made: Plan, folder: Path, back: str, spares
     return goes_on
 
 
-@pytest.mark.slow
 def test_a_killed_device_comes_back_and_trains_again(
     ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +93,6 @@ def test_a_killed_device_comes_back_and_trains_again(
     assert_same_end(whole, tmp_path)
 
 
-@pytest.mark.slow
 def test_a_device_that_the_plan_left_out_joins_after_a_loss(
     ready: Prepared, whole: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +120,6 @@ def test_spares_are_profiled_and_may_be_used_and_own_no_samples(ready: Prepared,
     assert replace(task, plan=lanes).spares == ()
 
 
-@pytest.mark.slow
 def test_a_link_to_a_device_that_has_come_back_breaks_as_any_other_one(
     ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +148,6 @@ def test_a_link_to_a_device_that_has_come_back_breaks_as_any_other_one(
     assert len(goes_on) == 3 and goes_on[-1] == f"goes on from round {ROUNDS - 5} on d0, d1", said
 
 
-@pytest.mark.slow
 def test_lola_deft_waits_for_a_device_that_comes_back(
     ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +174,6 @@ def after(rounds: int) -> State:
     return State(phase=RUNNING, attempt=begun, history=history, on_disk=(), members=members, waiting=frozenset())
 
 
-@pytest.mark.slow
 def test_a_client_comes_back_with_the_newest_average(
     ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

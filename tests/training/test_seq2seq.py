@@ -60,7 +60,6 @@ def beside_plain_loop(ready: Prepared, cuts: list[int], shares: list[list[int]],
     return Comparison(difference(ready, run, control), lambda: difference(ready, control, control))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_encoder_and_decoder_train_as_the_unsplit_model(name: str, tmp_path: Path) -> None:
     """Cut inside the encoder and inside the decoder, with uneven shares: what the encoder makes crosses every later
@@ -71,7 +70,6 @@ def test_encoder_and_decoder_train_as_the_unsplit_model(name: str, tmp_path: Pat
     assert found.within(FP64), found.found
 
 
-@pytest.mark.slow
 def test_adapters_train_on_a_frozen_encoder_decoder(tmp_path: Path) -> None:
     """LoRA on the attention of both halves of T5, within 1e-10 in float64."""
     lora = Lora(r=4, alpha=8, targets=("q", "v"))

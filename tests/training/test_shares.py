@@ -3,8 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from fleetune.contracts.plan import LinkUse
 from tests.support.training.lanes import TRAINING, by_blocks, ready_for
 from tests.support.training.runs import run_plan
@@ -13,7 +11,6 @@ RATE = 1e8
 """Bytes per second of the fleet's links."""
 
 
-@pytest.mark.slow
 def test_a_device_with_a_share_of_a_link_sends_no_faster(tmp_path: Path) -> None:
     """d0 may use a thousandth of its link to the collector: its gradients take as long as that rate says, at least;
     those of d1, with half of the link, arrive in a fraction of it.
@@ -31,7 +28,6 @@ def test_a_device_with_a_share_of_a_link_sends_no_faster(tmp_path: Path) -> None
     assert took_s["d1>s"] < 0.5 * took_s["d0>s"]
 
 
-@pytest.mark.slow
 def test_what_a_share_sends_after_the_report_counts_for_its_round(tmp_path: Path) -> None:
     """A device reports its round while its gradients wait for their turn; all their bytes are of that round."""
     ready = ready_for(tmp_path)

@@ -35,7 +35,6 @@ def without_needs(measured: Profile) -> Profile:
     return replace(measured, units=tuple(replace(unit, min_samples=1) for unit in measured.units))
 
 
-@pytest.mark.slow
 def test_a_slow_device_is_given_no_single_sample(tmp_path: Path) -> None:
     """Of micro-batches of 4 images, whose last batch norms see one pixel, a device with an eighth of the other's speed
     would be given one sample, on which torch cannot train; it is given two, in the first plan and in revised ones, and

@@ -56,7 +56,6 @@ def whole(bert: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("cuts", "shares"), [([3], [[8], [8]]), ([3], [[3, 5], [8]])], ids=["pipeline", "group"])
 def test_a_stopped_training_loses_no_committed_round(
     cuts: list[int], shares: list[list[int]], bert: Prepared, whole: Callable[[Plan], Path], tmp_path: Path
@@ -71,7 +70,6 @@ def test_a_stopped_training_loses_no_committed_round(
     assert_same_bits(whole(made), tmp_path / "cut")
 
 
-@pytest.mark.slow
 def test_a_stop_does_not_wait_for_a_long_round(bert: Prepared, tmp_path: Path) -> None:
     """Devices that compute for many seconds a round write the committed state beside it, and are ended in it."""
     made = plan(bert.units, [3], [[8], [8]])
@@ -93,7 +91,6 @@ def rounds_s(folder: Path) -> list[float]:
     return [json.loads(line)["round_s"] for line in (folder / "work" / "commits.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_sigterm_in_the_middle_of_the_stage_loses_no_round(
     bert: Prepared, whole: Callable[[Plan], Path], tmp_path: Path
 ) -> None:

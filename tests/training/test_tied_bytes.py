@@ -35,7 +35,6 @@ def clients(ready: Prepared) -> Plan:
     return replace(split(ready, "xy"), average_every_rounds=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("made", [pipeline, clients], ids=["groups", "clients"])
 def test_shared_weights_cross_links_as_forecast(made: Callable[[Prepared], Plan], tmp_path: Path) -> None:
     """Gradients between segments, all-reduces and averages have the bytes of the forecast; nothing is counted twice."""

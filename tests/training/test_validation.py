@@ -203,7 +203,6 @@ def test_settings_that_miss_each_other_are_refused() -> None:
     TRAINING.check_scored_rounds(0, "asteroid")
 
 
-@pytest.mark.slow
 def test_a_training_ends_early_with_its_best_state(tmp_path: Path) -> None:
     """Ten rounds are asked for, the third score is no better, so eight are run, and the result is the state after four,
     bit by bit that of a training of four rounds. One that is cut off at its second score and is run again comes to the
@@ -245,7 +244,6 @@ def test_a_training_ends_early_with_its_best_state(tmp_path: Path) -> None:
     assert kept and not (checkpoint_folder(tmp_path / "cut" / "work", 2)).exists()
 
 
-@pytest.mark.slow
 def test_scores_beside_a_training_are_those_of_evaluation(tmp_path: Path) -> None:
     """The process that scores a checkpoint of two segments says what `evaluate` says of the model exported from it, and
     its error is the training's."""

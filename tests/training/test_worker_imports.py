@@ -33,7 +33,6 @@ def imported(*modules: str) -> set[str]:
     return set(json.loads(ended.stdout))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("process", [WORKER, "fleetune.profiling.measuring_process", AGENT])
 def test_processes_on_devices_import_no_library_of_the_coordinator(process: str) -> None:
     """Processes on devices import no library for planning, preparing or orchestrating.

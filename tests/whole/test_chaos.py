@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 import yaml
 
 from fleetune.contracts.run_config import RunConfig
@@ -19,7 +18,6 @@ SEED, ROUNDS = 6, 8
 """Draw a cut, a kill and the end of the coordinator."""
 
 
-@pytest.mark.slow
 def test_a_training_with_faults_ends_as_one_without(tmp_path: Path) -> None:
     """Every kind of loss in one training: its rounds, losses and weights are those of the other, and nothing is left,
     neither processes nor files.

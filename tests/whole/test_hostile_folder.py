@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.support.whole.pipelines import CONFIG
@@ -14,7 +13,6 @@ OURS = ("benchmarks", "containers", "fleetune", "flows", "stages", "tests")
 THEIRS = ("docker", "numpy", "prefect", "pydantic", "sitecustomize", "torch", "transformers", "uvicorn", "yaml", "zmq")
 
 
-@pytest.mark.slow
 def test_nothing_of_the_working_directory_is_run(config: Path, tmp_path: Path) -> None:
     """`python -m` once put the working directory first on the path: a `queue.py` among somebody's data ran in every
     stage and worker. Whatever a file there is called, it is data to a whole run: command, server, stages and workers.

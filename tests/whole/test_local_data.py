@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import yaml
 
 from fleetune.contracts.input_spec import InputSpec
@@ -15,7 +14,6 @@ from tests.support.whole.pipelines import CONFIG, fleetune, whys
 from tests.support.whole.sources import source
 
 
-@pytest.mark.slow
 def test_a_run_trains_on_data_of_its_devices_and_keeps_nothing_of_them(tmp_path: Path) -> None:
     """Two clients with different labels: the store holds none of their samples, and a changed row is noticed."""
     held_out = ({"text": f"{k} {word}", "label": word} for k in range(10) for word in ("red", "blue"))

@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.whole.pipelines import fleetune, whys
 
 EIGHT_LINES = """
@@ -20,7 +18,6 @@ import sys; assert "prefect" not in sys.modules
 """
 
 
-@pytest.mark.slow
 def test_eight_lines_train_a_model_that_transformers_loads(config: Path, tmp_path: Path) -> None:
     """From stdin, without Prefect; its curves are TensorBoard's, and the command line reuses all that it has made."""
     root = tmp_path / "runs"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 import yaml
 
 from tests.support.whole.pipelines import CONFIG, ROUNDS, command, fleetune, whys
@@ -32,7 +31,6 @@ def wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -
         threading.Event().wait(0.02)
 
 
-@pytest.mark.slow
 def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Path) -> None:
     """A second run trains nothing; a byte of data or a setting reruns what depends on it; kill -9 costs no bit.
 

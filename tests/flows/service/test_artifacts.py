@@ -3,11 +3,7 @@
 import re
 import urllib.request
 
-import pytest
-
 from tests.support.flows.service.client import SMALL, SMALL_SETS, ServiceClient
-
-pytestmark = pytest.mark.slow
 
 
 def pages(service: ServiceClient, flow_run: str) -> dict[str, dict[str, str]]:

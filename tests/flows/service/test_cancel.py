@@ -12,8 +12,6 @@ from flows.service.flow_process import ALONE_S
 from tests.support.flows.service.client import ServiceClient
 from tests.support.flows.service.training import ROUNDS, Training, write_run_file
 
-pytestmark = pytest.mark.slow
-
 CANCEL_S, PAUSE_S = 10.0, 10.0
 """Seconds within which all processes of a run have ended."""
 SHUTDOWN_S = CANCEL_S + 2 * ALONE_S

@@ -10,8 +10,6 @@ from flows.comparison import archive
 from flows.service_files import store_path
 from tests.support.flows.service.client import SMALL, ServiceClient
 
-pytestmark = pytest.mark.slow
-
 
 def artifacts(service: ServiceClient, flow_run: str) -> list[dict[str, str]]:
     """The artifacts of a flow run."""

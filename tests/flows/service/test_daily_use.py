@@ -15,7 +15,6 @@ from fleetune.store import Store
 from flows.service.automations import OWN, RETRIES
 from tests.support.flows.service.client import ENDED, SMALL, SMALL_SETS, ServiceClient
 
-pytestmark = pytest.mark.slow
 UNREACHABLE = 'fleet={devices: [{name: far, launcher: docker, engine: away}], engines: [{name: away, address: "%s"}]}'
 
 

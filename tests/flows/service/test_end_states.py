@@ -4,11 +4,7 @@ import shlex
 import subprocess
 import sys
 
-import pytest
-
 from tests.support.flows.service.client import ServiceClient
-
-pytestmark = pytest.mark.slow
 
 
 def enter(service: ServiceClient, flow_run: str) -> subprocess.CompletedProcess[str]:

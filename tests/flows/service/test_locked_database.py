@@ -101,7 +101,6 @@ def test_signs_of_life_take_turns(tmp_path: Path, kind: dict[str, str], word: st
     assert found == [(0, http.HTTPStatus.CREATED), (1, http.HTTPStatus.CREATED)]
 
 
-@pytest.mark.slow
 def test_forms_that_are_submitted_at_once_are_all_taken(service: ServiceClient) -> None:
     """Bug: of forms that were submitted at the same moment some showed "Service Unavailable": one of two, and one of
     six where ten tried again. Each of many becomes one run and not two.

@@ -13,8 +13,6 @@ from flows.comparison import archive
 from tests.support.flows.service.client import ServiceClient
 from tests.support.flows.service.training import CONFIG
 
-pytestmark = pytest.mark.slow
-
 TRAINING = {"rounds": 30, "batch_samples": 16, "micro_batch_samples": 8, "learning_rate": 4e-3}
 
 

@@ -17,8 +17,6 @@ from flows.prefect_server import answers
 from flows.service_files import store_path
 from tests.support.flows.service.client import SMALL, SMALL_SETS, ServiceClient
 
-pytestmark = pytest.mark.slow
-
 
 def family(service: ServiceClient) -> list[psutil.Process]:
     """The processes of the service."""

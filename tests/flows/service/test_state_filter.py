@@ -43,7 +43,6 @@ def test_any_other_request_stays(body: str) -> None:
         assert widened(given.encode()) == given.encode()
 
 
-@pytest.mark.slow
 def test_a_refused_run_is_on_the_deployments_page(service: ServiceClient) -> None:
     """The request of the deployment's page finds a run that was refused, and one for a state of Prefect's does not."""
     run = service.start(base="demo", changes=["training.rouns=3"])

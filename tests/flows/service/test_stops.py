@@ -5,11 +5,7 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from tests.support.flows.service.client import ServiceClient
-
-pytestmark = pytest.mark.slow
 
 
 def test_down_names_the_end_of_its_runs(service: ServiceClient) -> None:

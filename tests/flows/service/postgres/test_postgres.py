@@ -18,7 +18,6 @@ from tests.support.flows.service.client import ServiceClient
 from tests.support.flows.service.postgres.cluster import Cluster
 
 
-@pytest.mark.slow
 def test_runs_of_a_service_on_postgres(cluster: Cluster, on_postgres: ServiceClient) -> None:
     """Of two runs at once one ends and one is skipped. After a kill of Postgres the service goes on by itself. The
     password stands in no list of processes and in no file of the store.
@@ -48,7 +47,6 @@ def test_runs_of_a_service_on_postgres(cluster: Cluster, on_postgres: ServiceCli
     assert files and not [path for path in files if cluster.password.encode() in path.read_bytes()]
 
 
-@pytest.mark.slow
 def test_a_database_is_one_stores(on_postgres: ServiceClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The service of another store would end this one's live runs as crashed: it is refused, with this store's name."""
     monkeypatch.setenv(DATABASE, on_postgres.environment[DATABASE])
@@ -59,7 +57,6 @@ def test_a_database_is_one_stores(on_postgres: ServiceClient, tmp_path: Path, mo
             control.register_again(other, its, print)
 
 
-@pytest.mark.slow
 def test_up_says_what_is_wrong_with_a_database(cluster: Cluster, tmp_path: Path) -> None:
     """Bug: with a wrong password `up` said "Application startup failed", and the reason stood in a log of 250 lines."""
     other = ServiceClient(tmp_path / "runs", PREFECT_SERVER_DATABASE_CONNECTION_URL=cluster.url(password="wrong"))
