@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Three processes, since some tests wait; files stay together. What measures rates runs alone, after the others.
 WHOLE := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --whole-run -m "not measures"
 
-.PHONY: demo test test-all lint chaos up down engine engine-stop images browser postgres screenshots clean
+.PHONY: demo test test-all test-again lint chaos up down engine engine-stop images browser postgres screenshots clean
 
 demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
@@ -32,6 +32,10 @@ test-all: images browser postgres
 	$(WHOLE) --keep-measured
 	$(PYTEST) -m measures tests/engine
 	@git diff --quiet HEAD -- . ':!tests/measured.json' && git rev-parse HEAD > .ci/tested
+
+# Twenty runs of `make test` in a row, ten of them beside four busy processes; RUNS=... for another number.
+test-again: $(STAMP)
+	$(BIN)/python -m tests.support.again --runs $(or $(RUNS),20)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check -q .

@@ -97,7 +97,7 @@ def test_an_edit_of_the_code_reruns_what_runs_it(world: World, root: Path) -> No
     """Bug: a run was reused after a change of training's code; stages that run the file name it."""
     run_toy(root, world.config())
     world.started()
-    edited = toy_context(root, code={"tests/support/flows/toy_pipeline.py": "d1", "tests/other.py": "d0"})
+    edited = toy_context(root, code={"tests/support/flows/toy_pipeline.py": "d1", "tests/support/other.py": "d0"})
     again = run_without_prefect(Runner(edited, world.config(), StageSelection()))
     assert reasons(again)["learn"] == "ran: code of learn changed (tests/support/flows/toy_pipeline.py and 1 more)"
     assert world.started() == ["shape", "learn", "score"]

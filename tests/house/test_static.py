@@ -8,12 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
-CHECKS = (
-    ("ruff", "format", "--check", "-q", "."),
-    ("ruff", "check", "-q", "."),
-    ("mypy",),
-    ("lint-imports", "--no-logo"),
-)
+CHECKS = ("ruff format --check -q .", "ruff check -q .", "mypy", "lint-imports --no-logo")
 
 
 @pytest.mark.parametrize("command", CHECKS)
