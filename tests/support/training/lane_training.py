@@ -19,7 +19,7 @@ from fleetune.models.randomness import unit_seed
 from fleetune.training.batches import lane_batch, lane_rows, lane_samples, lane_seed
 from tests.support.training.plain_half import compute_in_half
 from tests.support.training.runs import Prepared
-from tests.support.training.unsplit_training import Control, loss_of, targets_of
+from tests.support.training.unsplit_training import Control, loss_of, seed_generator, targets_of
 
 
 class LaneModel:
@@ -60,7 +60,8 @@ class LaneModel:
 
     def _reseed(self, unit: str) -> Any:
         def hook(module: nn.Module, inputs: Any) -> None:
-            torch.manual_seed(unit_seed(self.seed, self.here["round"], self.here["micro_batch"], unit))
+            seed = unit_seed(self.seed, self.here["round"], self.here["micro_batch"], unit)
+            seed_generator(seed, next(self.model.parameters()).device)
 
         return hook
 
