@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _leave_out_second_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
     since = config.getoption("--changed-since")
-    tiers = Tiers(read_rules(), changed_since(since) if since else ())
+    tiers = Tiers(read_rules(), changed_since(since) if since else (), slow=measured_seconds()["tests"])
     rules = {item: rule for item in items if (rule := tiers.left_out(item.nodeid)) is not None}
     for rule in dict.fromkeys(rules.values()):
         ours = [item for item, its in rules.items() if its is rule]
@@ -74,7 +74,7 @@ def _leave_out_second_tier(config: pytest.Config, items: list[pytest.Item]) -> N
         left_out.leave_out(config, items, ours, said)
     for file, why in tiers.brought_back.items():
         if why:
-            left_out.say(config, f"run of the second tier: {file}, since {why} has changed")
+            left_out.say(config, f"all of {file} is run, since {why} has changed")
 
 
 def scope_of(test: str) -> str:

@@ -59,13 +59,26 @@ def test_a_change_brings_back_what_imports_it(project: Path, changed: str, left:
     assert left_out(project, changed) == left
 
 
+def test_a_rule_may_be_of_slow_tests(project: Path) -> None:
+    """The first rule that names a test counts; what it keeps is run, slow or not."""
+    slow = ("tests/far/test_a.py::test_near[1]", "tests/near/test_c.py::test_slow")
+    tiers = Tiers((RULE, Rule(tests="tests", why="slow", slow=True)), (), project, slow)
+    (project / "tests/near").mkdir()
+    (project / "tests/near/test_c.py").write_text("")
+    assert tiers.left_out("tests/near/test_c.py::test_slow") is tiers.rules[1]
+    assert tiers.left_out("tests/near/test_c.py::test_fast") is None
+    assert tiers.left_out("tests/far/test_a.py::test_near[1]") is None
+    assert tiers.left_out("tests/far/test_a.py::test_far") is tiers.rules[0]
+
+
 def test_the_rules_name_what_exists() -> None:
     """Folders, files and functions; a rule that matches nothing would leave its tests out of nothing."""
     for rule in read_rules():
         assert all((ROOT / path).exists() for path in (rule.tests, *rule.covers)), rule
         for kept in rule.keeps:
             file, _, name = kept.partition("::")
-            assert kept.startswith(rule.tests) and f"def {name}(" in (ROOT / file).read_text() or not name, kept
+            assert kept.startswith(rule.tests) and (ROOT / file).exists(), kept
+            assert not name or f"def {name}(" in (ROOT / file).read_text(), kept
 
 
 def test_what_a_file_of_this_project_imports() -> None:

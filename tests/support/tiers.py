@@ -25,8 +25,10 @@ class Rule:
     tests: str
     """Folder or file; all below it."""
     why: str
+    slow: bool = False
+    """True if it is of slow tests alone."""
     keeps: tuple[str, ...] = ()
-    """Files, or tests without their parameters, that `make test` runs all the same."""
+    """Folders, files, or tests without their parameters, that `make test` runs all the same."""
     covers: tuple[str, ...] = ()
     """Folders and files whose change brings its tests back."""
 
@@ -39,14 +41,17 @@ class Tiers:
     changed: Collection[str] = ()
     """Files, by their paths in the repository."""
     root: Path = ROOT
+    slow: Collection[str] = ()
+    """Node ids of slow tests."""
     brought_back: dict[str, str] = field(default_factory=dict, compare=False)
     """Test file -> a changed file for which it is run; empty where there is none."""
 
     def left_out(self, test: str) -> Rule | None:
         """Return the rule that leaves a test (its node id) to `make test-all`; None if it is run."""
         file, _, name = test.partition("::")
-        rule = next((rule for rule in self.rules if _is_below(file, rule.tests)), None)
-        if rule is None or file in rule.keeps or f"{file}::{name.partition('[')[0]}" in rule.keeps:
+        rules = (rule for rule in self.rules if _is_below(file, rule.tests) and (test in self.slow or not rule.slow))
+        rule = next(rules, None)
+        if rule is None or _is_below_any(file, rule.keeps) or f"{file}::{name.partition('[')[0]}" in rule.keeps:
             return None
         return None if self.brought_back_by(file, rule) else rule
 
@@ -89,7 +94,7 @@ def main(commit: str) -> None:
     """Print the needs: of the first tier, and of the files that are brought back."""
     tiers = Tiers(read_rules(), changed_since(commit))
     back = set()
-    for rule in tiers.rules:
+    for rule in (each for each in tiers.rules if not each.slow):
         files = [rule.tests] if rule.tests.endswith(".py") else map(str, (ROOT / rule.tests).rglob("test_*.py"))
         names = (str(Path(file).relative_to(ROOT)) for file in files)
         back |= {name for name in names if tiers.brought_back_by(name, rule)}

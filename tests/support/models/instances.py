@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.init_weights import initial_model, write_init_weights
@@ -51,15 +52,26 @@ class Recorded:
 
 
 def recorded(family: Family, folder: Path, granularity: str = "block", **changes: object) -> Recorded:
-    """Record a family once; every batch size runs from this recording."""
+    """Record a family once; every batch size runs from this recording.
+
+    What this process has recorded from the same request is taken again, with its initial weights copied.
+    """
     request = model_request(family, dropout=True, granularity=granularity, **changes)
-    labels = () if family.task == LANGUAGE else LABELS
-    config = configuration(request, labels)
-    module = skeleton(config, request)
-    made = record_units(module, batch(family, RECORDED), granularity, compute=request.compute)
-    graph = parse_graph(graph_text(made), "graph.json")
-    write_init_weights(config, request, 3, folder / "start.safetensors")
-    return Recorded(request, graph, folder / "start.safetensors", labels)
+    labels, start = () if family.task == LANGUAGE else LABELS, folder / "start.safetensors"
+    key = f"{family.task} {json_io.text(request)}"
+    if key not in _RECORDED:
+        config = configuration(request, labels)
+        module = skeleton(config, request)
+        made = record_units(module, batch(family, RECORDED), granularity, compute=request.compute)
+        write_init_weights(config, request, 3, start)
+        _RECORDED[key] = parse_graph(graph_text(made), "graph.json"), start.read_bytes()
+    graph, weights = _RECORDED[key]
+    folder.mkdir(parents=True, exist_ok=True)
+    start.write_bytes(weights)
+    return Recorded(request, graph, start, labels)
+
+
+_RECORDED: dict[str, tuple[Graph, bytes]] = {}
 
 
 def batch(family: Family, samples: int) -> dict[str, torch.Tensor]:
