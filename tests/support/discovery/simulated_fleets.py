@@ -7,8 +7,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.task import ignore_progress
 from fleetune.discovery.discover import discover
-from fleetune.launching import LocalSites
-from tests.support.profiling.instances import Scripted
+from fleetune.launching import Command, Job, LocalSites
 
 BOARD = {"memory_bytes": 4_000, "speeds": [{"flops_per_s": 1e9}]}
 REQUEST: dict[str, Any] = {
@@ -21,6 +20,14 @@ REQUEST: dict[str, Any] = {
 }
 
 
+class StartsNothing:
+    """A launcher that nothing may ask."""
+
+    def start(self, command: Command) -> Job:
+        """Fail."""
+        raise AssertionError(f"{command.module} was to be started")
+
+
 def fleet_request(**changes: Any) -> FleetRequest:
     """Two simulated devices with a slower link back."""
     return json_io.load(FleetRequest, {**REQUEST, **changes}, "fleet")
@@ -28,4 +35,4 @@ def fleet_request(**changes: Any) -> FleetRequest:
 
 def discovered(asked: FleetRequest) -> Fleet:
     """Discover the request with a launcher that can start nothing."""
-    return discover(asked, LocalSites(Scripted({})), ignore_progress, lambda sentence: None).fleet
+    return discover(asked, LocalSites(StartsNothing()), ignore_progress, lambda sentence: None).fleet
