@@ -6,7 +6,7 @@ measured comes first, lest one process be left alone with it.
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -19,6 +19,8 @@ from tests.support.whole_run import WholeRun, keep_measured, measured_seconds
 
 TOGETHER = ("tests/engine/", "tests/browser/")
 """Folders whose tests run in one process, one after another."""
+SERVICES = "tests/flows/service/"
+"""Each process has a service for the files of this folder, as long as it runs one after another of them."""
 
 # An example that a busy machine takes from the processor for 200 ms is no fault of what it tests.
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,10 +60,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--first-tier"):
         _leave_out_second_tier(config, items)
     yield
-    whole = {folder: sum(s for f, s in known["files"].items() if f.startswith(folder)) for folder in TOGETHER}
-    of_file = {item.nodeid.split("::")[0] for item in items}
-    seconds = {f: next((whole[t] for t in TOGETHER if f.startswith(t)), known["files"].get(f, 0.0)) for f in of_file}
-    items.sort(key=lambda item: (-seconds[file := item.nodeid.split("::")[0]], scope_of(item.nodeid), file))
+    order = {file: _place(file, known["files"]) for file in {item.nodeid.split("::")[0] for item in items}}
+    items.sort(key=lambda item: (order[file := item.nodeid.split("::")[0]], file))
+
+
+def _place(file: str, seconds: Mapping[str, float]) -> tuple[float, ...]:
+    """Return where a file comes: what one process runs for minutes, then services, then what took longest."""
+    together = next((folder for folder in TOGETHER if file.startswith(folder)), "")
+    if together:
+        return (
+            0,
+            -sum(taken for other, taken in seconds.items() if other.startswith(together)),
+            TOGETHER.index(together),
+        )
+    return 1 if file.startswith(SERVICES) else 2, -seconds.get(file, 0.0)
 
 
 def _leave_out_second_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
