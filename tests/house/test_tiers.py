@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.left_out import LeftOut
-from tests.support.tiers import ROOT, Rule, Tiers, imported, read_rules
+from tests.support.tiers import ROOT, Rule, Tiers, imported, needs, read_rules
 from tests.support.whole_run import WholeRun, part_of
 
 RULE = Rule(tests="tests/far", why="slow", keeps=("tests/far/test_a.py::test_near",), covers=("flows/service",))
@@ -79,6 +79,20 @@ def test_the_rules_name_what_exists() -> None:
             file, _, name = kept.partition("::")
             assert kept.startswith(rule.tests) and (ROOT / file).exists(), kept
             assert not name or f"def {name}(" in (ROOT / file).read_text(), kept
+
+
+@pytest.mark.parametrize(
+    ("changed", "needed"),
+    [
+        ((), ["browser", "mounted"]),
+        (("tests/engine/test_join.py",), ["browser", "mounted", "plan", "train"]),
+        (("tests/support/flows/service/postgres/cluster.py",), ["browser", "mounted", "postgres"]),
+        (("tests/training/test_worker_imports.py",), ["browser", "mounted"]),
+    ],
+)
+def test_what_the_tests_need_that_are_run(changed: tuple[str, ...], needed: list[str]) -> None:
+    """Images and programs are made for tests that use them, and for no others."""
+    assert needs(Tiers(read_rules(), changed)) == needed
 
 
 def test_what_a_file_of_this_project_imports() -> None:

@@ -90,20 +90,20 @@ def imported(root: Path, test_file: str) -> set[str]:
     return found
 
 
-def main(commit: str) -> None:
-    """Print the needs: of the first tier, and of the files that are brought back."""
-    tiers = Tiers(read_rules(), changed_since(commit))
+def needs(tiers: Tiers) -> list[str]:
+    """Return what the tests that are run need beside Python: of the first tier, and of files that are brought back."""
     back = set()
     for rule in (each for each in tiers.rules if not each.slow):
-        files = [rule.tests] if rule.tests.endswith(".py") else map(str, (ROOT / rule.tests).rglob("test_*.py"))
-        names = (str(Path(file).relative_to(ROOT)) for file in files)
+        below = tiers.root / rule.tests
+        files = [below] if below.is_file() else sorted(below.rglob("test_*.py"))
+        names = (str(file.relative_to(tiers.root)) for file in files)
         back |= {name for name in names if tiers.brought_back_by(name, rule)}
-    needs = ["browser", "mounted"]
+    found = ["browser", "mounted"]
     if any(_is_below(name, "tests/engine") for name in back):
-        needs += ["plan", "train"]
-    if any("postgres" in name for name in back):
-        needs.append("postgres")
-    sys.stdout.write(" ".join(needs) + "\n")
+        found += ["plan", "train"]
+    if any("/postgres/" in name for name in back):
+        found.append("postgres")
+    return found
 
 
 def _conftests(root: Path, test_file: str) -> list[str]:
@@ -149,4 +149,4 @@ def _git(root: Path, *arguments: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.stdout.write(" ".join(needs(Tiers(read_rules(), changed_since(sys.argv[1])))) + "\n")
