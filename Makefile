@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 GOMP_SPINCOUNT=10000 $(BIN)/python -m pytest -q
 # Else each of the thousands of processes that tests start would compile the project's code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Three processes, since some tests wait; files stay together. What measures rates runs alone, after the others.
+# Three processes, since some tests wait; files stay together. What measures rates runs alone, before the others.
 WHOLE := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --whole-run -m "not measures"
 
 .PHONY: demo test test-all test-again lint chaos up down engine engine-stop images browser postgres screenshots clean
@@ -20,8 +20,8 @@ demo: $(STAMP)
 # out, why, and how to run it. FLEETUNE_ENGINE_TESTS=required makes it a failure to leave out tests of containers; so do
 # FLEETUNE_BROWSER_TESTS, FLEETUNE_POSTGRES_TESTS and FLEETUNE_CUDA_TESTS for those with a browser, Postgres or a GPU.
 test: $(STAMP)
-	$(WHOLE) --first-tier $(if $(SINCE),--changed-since $(SINCE))
 	$(if $(SINCE),$(PYTEST) -m measures tests/engine --first-tier --changed-since $(SINCE))
+	$(WHOLE) --first-tier $(if $(SINCE),--changed-since $(SINCE))
 
 # All tests, in all images, with the browser and Postgres; on a GPU too, where there is one. When all have passed and
 # nothing is uncommitted, .ci/tested names the commit: CI runs of the second tier what has changed since.
@@ -29,8 +29,8 @@ test-all: export FLEETUNE_ENGINE_TESTS := required
 test-all: export FLEETUNE_BROWSER_TESTS := required
 test-all: export FLEETUNE_POSTGRES_TESTS := required
 test-all: images browser postgres
-	$(WHOLE) --keep-measured
 	$(PYTEST) -m measures tests/engine
+	$(WHOLE) --keep-measured
 	@git diff --quiet HEAD -- . ':!tests/measured.json' && git rev-parse HEAD > .ci/tested
 
 # Twenty runs of `make test` in a row, ten of them beside four busy processes; RUNS=... for another number.
