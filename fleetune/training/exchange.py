@@ -340,11 +340,6 @@ def attempt_of(header: Mapping[str, Any]) -> Attempt:
     return Attempt(int(coordinator), int(number))
 
 
-def _described_bytes(header: Mapping[str, Any]) -> int:
-    """Return the bytes of all tensors that a message describes."""
-    return sum(_sizes_bytes(header["tensors"]))
-
-
 def _sizes_bytes(described: list[Any]) -> list[int]:
     """Return the bytes of each tensor."""
     return [math.prod(shape) * DTYPES[dtype].itemsize for _, dtype, shape in described]

@@ -20,6 +20,8 @@ ROUNDS = 6
 
 
 STRATEGIES: dict[str, dict[str, Any]] = {
+    "asteroid": {"strategy": {"name": "asteroid", "options": {"warmup": [2, 1]}}},
+    "lola-deft": {"strategy": {"name": "lola-deft", "options": {"server": "desk"}}},
     "split-learning": {
         "strategy": {"name": "split-learning", "options": {"helpers": ["desk"], "average_every_rounds": 4}}
     },
@@ -33,10 +35,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_plans_in_containers_give_the_weights_of_processes(name: str, store_root: Path, tmp_path: Path) -> None:
-    """Averaged clients of a helper, a pipeline with a codec on its links, gated heads: every tensor agrees in every
-    bit.
+    """A pipeline, blocks of a server's devices, averaged clients of a helper, a codec on the links, gated heads: every
+    tensor agrees in every bit.
     """
-    count = 3 if name == "split-learning" else 2
+    count = 3 if name in ("split-learning", "lola-deft") else 2
     told = run(config(tmp_path, count=count, **STRATEGIES[name], stages=PROCESSES), store_root, until="train")
     folder = {kind: told.store.folder(kind, digest) for kind, digest in told.record.outputs.items()}
     fleet = json_io.read(Fleet, folder["fleet"] / "fleet.json")
@@ -52,6 +54,8 @@ def test_plans_in_containers_give_the_weights_of_processes(name: str, store_root
 
 
 SPECIAL: dict[str, Callable[[Plan], bool]] = {
+    "asteroid": lambda plan: len(plan.lanes[0].segments) == 2 and len(plan.devices) == 2,
+    "lola-deft": lambda plan: plan.collector == "desk" and all(lane.segments[0].trains for lane in plan.lanes),
     "split-learning": lambda plan: {"desk"} == set.intersection(*map(set, map(_devices, plan.lanes))),
     "fusionllm": lambda plan: {use.codec for use in plan.links} == {"int8"} and len(plan.devices) == 2,
     "d2ft": lambda plan: len(plan.devices) == 2 and {"1", "2", "3"} >= set("".join(g.operations for g in plan.gates)),

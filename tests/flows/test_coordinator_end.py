@@ -15,9 +15,8 @@ from flows.chaos import training as chaos_training
 from flows.chaos.rehearsal import named
 from flows.chaos.schedule import CoordinatorEnd, Schedule
 from flows.chaos.training import SCHEDULE
-from tests.support.training.falls import TRAINING, Trained, assert_nothing_lost, table_plan
-from tests.support.training.model_families import BY_NAME, data_request, model_request
-from tests.support.training.runs import Prepared, final_state, prepared, run_plan, stage_task
+from tests.support.training.falls import TRAINING, Trained, assert_nothing_lost, small_bert, table_plan, undisturbed
+from tests.support.training.runs import Prepared, final_state, run_plan, stage_task
 
 PATIENCE_S = 120.0
 
@@ -25,15 +24,13 @@ PATIENCE_S = 120.0
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """A small BERT with dropout."""
-    folder = tmp_path_factory.mktemp("bert")
-    return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], folder), folder)
+    return small_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")
 def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A training by the table's plan that nothing befalls."""
-    folder = tmp_path_factory.mktemp("whole")
-    return Trained(run_plan(ready, table_plan(ready), TRAINING, folder), final_state(folder))
+    return undisturbed(ready, tmp_path_factory.mktemp("whole"))
 
 
 def test_the_coordinator_is_killed_between_logging_and_sending_a_commit(

@@ -1,6 +1,6 @@
 """The control set: a partitioned model trains like the unsplit one in plain PyTorch.
 
-Segments and shards are trained for 20 rounds, the largest models for fewer, by threads whose messages stay in memory;
+Segments and shards are trained for 8 rounds, the largest models for fewer, by threads whose messages stay in memory;
 test_in_one_process.py holds that processes with encrypted links train the same. Results agree bitwise where additions
 keep their order, else within 1e-5 (fp32) or 1e-10 (fp64), or within this machine's own rounding (see
 control_comparison).
@@ -72,7 +72,7 @@ def test_one_device_clips_bit_by_bit_as_the_unsplit_model(name: str, tmp_path: P
     """
     family = BY_NAME[name]
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
-    found = compared(ready, [], [[8]], request(weight_decay=0.1, clip_norm=0.1, rounds=8), tmp_path)
+    found = compared(ready, [], [[8]], request(weight_decay=0.1, clip_norm=0.1), tmp_path)
     assert found.bitwise, found.found
 
 
@@ -103,7 +103,7 @@ def test_batch_norm_families_train_as_the_unsplit_model_on_the_same_shards(famil
     ready = prepared(
         model_request(family, dropout=False, precision="float64"), data_request(family, tmp_path), tmp_path
     )
-    rounds = 20 if family.name == "resnet" else 8  # the others have fifty layers
+    rounds = 8 if family.name == "resnet" else 5  # the others have fifty layers
     training = request(optimizer="sgd", momentum=0.9, clip_norm=0.5, rounds=rounds)
     found = compared(ready, [len(ready.units) // 2], [[3, 5], [3, 5]], training, tmp_path)
     assert found.within(FP64), (found.found, found.floor())

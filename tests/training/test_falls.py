@@ -43,10 +43,17 @@ from fleetune.training.faults import (
     FaultyLauncher,
     happened,
 )
-from tests.support.training.falls import ROUNDS, TRAINING, Trained, assert_nothing_lost, table_plan
-from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.falls import (
+    ROUNDS,
+    TRAINING,
+    Trained,
+    assert_nothing_lost,
+    small_bert,
+    table_plan,
+    undisturbed,
+)
 from tests.support.training.recording import Recording
-from tests.support.training.runs import Prepared, final_state, prepared, run_plan, training_task
+from tests.support.training.runs import Prepared, final_state, run_plan, training_task
 
 FROZEN_S = 0.3
 NARROW = 1e-3
@@ -56,15 +63,13 @@ NARROW = 1e-3
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """A small BERT with dropout."""
-    folder = tmp_path_factory.mktemp("bert")
-    return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], folder), folder)
+    return small_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")
 def whole(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A training by the table's plan that nothing befalls."""
-    folder = tmp_path_factory.mktemp("whole")
-    return Trained(run_plan(ready, table_plan(ready), TRAINING, folder), final_state(folder))
+    return undisturbed(ready, tmp_path_factory.mktemp("whole"))
 
 
 def backed_up(made: Plan) -> Plan:

@@ -11,7 +11,8 @@ from fleetune.contracts.plan import Plan
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.training.commit_log import read_commits
-from tests.support.training.runs import Prepared, plan
+from tests.support.training.model_families import BY_NAME, data_request, model_request
+from tests.support.training.runs import Prepared, final_state, plan, prepared, run_plan
 
 ROUNDS = 5
 TRAINING = TrainingRequest(
@@ -36,6 +37,16 @@ class Trained(NamedTuple):
 def table_plan(ready: Prepared) -> Plan:
     """A group of two and one device behind it."""
     return plan(ready.units, [3], [[3, 5], [8]])
+
+
+def small_bert(folder: Path) -> Prepared:
+    """Return a small BERT with dropout."""
+    return prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], folder), folder)
+
+
+def undisturbed(ready: Prepared, folder: Path) -> Trained:
+    """Return a training by the table's plan that nothing befalls."""
+    return Trained(run_plan(ready, table_plan(ready), TRAINING, folder), final_state(folder))
 
 
 def assert_nothing_lost(ready: Prepared, folder: Path, found: Trained, whole: Trained, bitwise: bool = False) -> None:
