@@ -5,6 +5,7 @@ Tests of a file stay together, and those of containers too, since they share an 
 measured comes first, lest one process be left alone with it.
 """
 
+import gc
 import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +22,10 @@ TOGETHER = ("tests/engine/", "tests/browser/")
 """Folders whose tests run in one process, one after another."""
 SERVICES = "tests/flows/service/"
 """Each process has a service for the files of this folder, as long as it runs one after another of them."""
+
+# Else a third of the collection goes into searching a million permanent objects for garbage.
+DEFAULT_GC_THRESHOLDS = gc.get_threshold()
+gc.set_threshold(100_000, 50, 100)
 
 # An example that a busy machine takes from the processor for 200 ms is no fault of what it tests.
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -62,6 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     yield
     order = {file: _place(file, known["files"]) for file in {item.nodeid.split("::")[0] for item in items}}
     items.sort(key=lambda item: (order[file := item.nodeid.split("::")[0]], file))
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of later searches for garbage what was made so far."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*DEFAULT_GC_THRESHOLDS)
 
 
 def _place(file: str, seconds: Mapping[str, float]) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.left_out import LeftOut
 
 MEASURED = Path(__file__).parents[1] / "measured.json"
-SLOW_S = 3.0
+SLOW_S = 1.5
 """Seconds of the tests that carry the marker `slow`."""
 LINE_S = 60.0
 

@@ -147,8 +147,7 @@ def test_two_threads_train_bit_by_bit_as_the_unsplit_model_on_two(tmp_path: Path
     ready = prepared(model_request(MINILM, dropout=True, precision="float64"), data_request(MINILM, tmp_path), tmp_path)
     training = request(rounds=2)
     torch.set_num_threads(2)
-    made = plan(ready.units, [len(ready.units) // 2], [[8], [8]])
-    run = cut_run(ready, made, training, tmp_path, threads=2)
+    run = cut_run(ready, plan(ready.units, [], [[8]]), training, tmp_path, threads=2)
     assert beside_control(ready, run, training, WHOLE).bitwise
 
 

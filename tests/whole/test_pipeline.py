@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
 
-from tests.support.whole.pipelines import CONFIG, ROUNDS, command, fleetune, whys
+from tests.support.whole.pipelines import CONFIG, ROUNDS, command, fleetune, whys, write_run_file
 
 
 def checkpoint_of(document: dict[str, Any], root: Path) -> bytes:
@@ -31,45 +32,80 @@ def wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -
         threading.Event().wait(0.02)
 
 
-def test_a_run_is_reused_and_a_killed_one_is_finished(config: Path, tmp_path: Path) -> None:
-    """A second run trains nothing; a byte of data or a setting reruns what depends on it; kill -9 costs no bit.
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the module's run file, its data and its stores."""
+    return tmp_path_factory.mktemp("whole")
 
-    Neither does a device that is gone afterwards: what has to be planned anew once began to train at round 0.
-    """
-    root, whole, third = (tmp_path / name for name in ("runs", "whole", "third"))
+
+@pytest.fixture(scope="module")
+def config(folder: Path) -> Path:
+    """The run file."""
+    return write_run_file(folder)
+
+
+@pytest.fixture(scope="module")
+def killed(folder: Path, config: Path) -> Path:
+    """The store of a run that was killed while it trained, with at least one checkpoint."""
+    root = folder / "killed"
     process = subprocess.Popen(command("run", str(config), "--root", str(root)), stdout=subprocess.DEVNULL)
     wait_until(lambda: any(root.glob("work/*/checkpoints/round-*/round.json")), process)
     stages = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     psutil.wait_procs(stages)  # they die with it, and write files until then
-    for copy in (whole, third):
-        shutil.copytree(root, copy)
-    shutil.rmtree(whole / "work")  # nothing of its training is left
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, config: Path, killed: Path) -> tuple[Path, bytes]:
+    """The store of a run that nothing befell in training, and the model that it trained."""
+    root = folder / "whole"
+    shutil.copytree(killed, root)
+    shutil.rmtree(root / "work")  # nothing of the killed training is left
+    first = fleetune("run", str(config), "--root", str(root))
+    assert "goes on" not in whys(first)["train"]
+    return root, checkpoint_of(first, root)
+
+
+def test_a_killed_run_is_finished(config: Path, killed: Path, whole: tuple[Path, bytes], tmp_path: Path) -> None:
+    """kill -9 costs no bit."""
+    shutil.copytree(killed, root := tmp_path / "runs")
     finished = fleetune("run", str(config), "--root", str(root))
     assert whys(finished)["profile"].startswith("reused")
     assert re.fullmatch(
         rf".* did not finish it; goes on from round \d*[02468] of {ROUNDS}, .*", whys(finished)["train"]
     )
-    first = fleetune("run", str(config), "--root", str(whole))
-    assert "goes on" not in whys(first)["train"]
-    assert checkpoint_of(finished, root) == checkpoint_of(first, whole)
+    assert checkpoint_of(finished, root) == whole[1]
 
+
+def test_a_run_is_reused_but_for_what_has_changed(config: Path, whole: tuple[Path, bytes]) -> None:
+    """A second run trains nothing; a byte of data or a setting reruns what depends on it."""
+    root = whole[0]
     again = fleetune("run", str(config), "--root", str(root))
     assert all(whys(again)[stage].startswith("reused") for stage in ("prepare", "profile", "plan", "train", "evaluate"))
     slower = fleetune("run", str(config), "--root", str(root), "--dry-run", "--set", "training.learning_rate=1e-4")
     assert whys(slower)["train"] == "ran: training.learning_rate changed"
     assert whys(slower)["plan"].startswith("reused")
-    text = (tmp_path / "rows.jsonl").read_bytes()
-    (tmp_path / "rows.jsonl").write_bytes(text.replace(b"0 red", b"9 red", 1))
-    edited = fleetune("run", str(config), "--root", str(root), "--dry-run")
+    rows = config.with_name("rows.jsonl")
+    text = rows.read_bytes()
+    rows.write_bytes(text.replace(b"0 red", b"9 red", 1))
+    try:
+        edited = fleetune("run", str(config), "--root", str(root), "--dry-run")
+    finally:
+        rows.write_bytes(text)
     assert whys(edited)["prepare"] == "ran: data changed"
-    (tmp_path / "rows.jsonl").write_bytes(text)
 
-    alone = {**CONFIG, "fleet": {"devices": CONFIG["fleet"]["devices"][:1]}}
-    config.write_text(yaml.safe_dump(alone))
-    planned_anew = fleetune("run", str(config), "--root", str(third), "--until", "train")
+
+def test_a_killed_run_is_finished_by_another_fleet(
+    config: Path, killed: Path, whole: tuple[Path, bytes], tmp_path: Path
+) -> None:
+    """What has to be planned anew for the devices that are left once began to train at round 0."""
+    shutil.copytree(killed, root := tmp_path / "runs")
+    alone = config.with_name("alone.yaml")
+    alone.write_text(yaml.safe_dump({**CONFIG, "fleet": {"devices": CONFIG["fleet"]["devices"][:1]}}))
+    planned_anew = fleetune("run", str(alone), "--root", str(root), "--until", "train")
     said = rf"ran: input .*; goes on from round \d*[02468] of {ROUNDS}, by another plan's checkpoint"
     assert re.fullmatch(said, whys(planned_anew)["train"])
     assert whys(planned_anew)["prepare"].startswith("reused"), "another fleet prepares nothing anew"
-    assert checkpoint_of(planned_anew, third) == checkpoint_of(first, whole)
+    assert checkpoint_of(planned_anew, root) == whole[1]

@@ -3,7 +3,10 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 ROUNDS = 16
 CONFIG: dict[str, Any] = {
@@ -21,6 +24,17 @@ CONFIG: dict[str, Any] = {
     "training": {"rounds": ROUNDS, "batch_samples": 16, "micro_batch_samples": 4, "checkpoint_every_rounds": 2},
     "strategy": {"name": "pp"},
 }  # fmt: skip
+
+
+def write_run_file(folder: Path) -> Path:
+    """Write the run file, with its own small data set beside it."""
+    rows = [
+        {"text": f"{i} {word} " * (1 + i % 4), "label": word} for i in range(40) for word in ("red", "green", "blue")
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    return path
 
 
 def command(*arguments: str) -> list[str]:
