@@ -25,6 +25,7 @@ from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration, input_spec, text_part
 from fleetune.models.unit_graph import record_units
+from fleetune.preparation.reading_check import check_reading
 from fleetune.preparation.step_comparison import Samples, compare_step
 
 STEPS, SAMPLES, TOKENS = 2, 4, 12
@@ -131,6 +132,7 @@ def try_family(task: str, config: Mapping[str, Any], granularity: str = "block")
     try:
         with tempfile.TemporaryDirectory(prefix="fleetune-") as folder:
             trial = _prepare(task, config, granularity, Path(folder))
+            check_reading(trial.make(), trial.inputs, trial.labels, task)
             compare_step(
                 trial.graph, trial.make(), Samples(inputs=trial.inputs, labels=trial.labels, task=task, seed=5)
             )

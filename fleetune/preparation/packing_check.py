@@ -38,7 +38,7 @@ def check_packing(model: nn.Module, data: PreparedData) -> None:
         model.train()
     if not worst <= FACTOR * rounding:
         raise Refused(
-            _in_words(whole, f"a sample's logits change by {worst:.0e} of their size when it shares a sequence")
+            _in_words(whole, f"a sample's logits change by {worst:.0e} of their size when it is packed with others")
         )
 
 
@@ -53,22 +53,39 @@ def _differences(model: nn.Module, data: PreparedData) -> tuple[float, float]:
             alone = model(**{IDS: own, MASK: torch.ones_like(own)}).logits[0]
             padded, mask = torch.zeros_like(ids), torch.zeros_like(ids)
             padded[:, : end - first], mask[:, : end - first] = own, 1
-            beside_padding = model(**{IDS: padded, MASK: mask}).logits[0, : end - first]
+            own_positions = torch.arange(ids.shape[1])[None].clamp_max(end - first - 1)  # none is larger than alone
+            beside_padding = model(**{IDS: padded, MASK: mask, POSITIONS: own_positions}).logits[0, : end - first]
             worst = max(worst, _relative(packed[first:end], alone))
             rounding = max(rounding, _relative(beside_padding, alone), torch.finfo(alone.dtype).eps)
-    return worst, rounding
+    return max(worst, _beside_longer_samples(model, data)), rounding
+
+
+def _beside_longer_samples(model: nn.Module, data: PreparedData) -> float:
+    """The relative change of a row's logits when the row with the longest sample is computed with it.
+
+    Some rotary embeddings (LongRoPE) choose their factors by the largest position of the whole batch.
+    """
+    rows = sorted(_rows(data), key=lambda row: int(row[POSITIONS].max()))
+    ids, positions = (torch.from_numpy(np.stack([rows[0][name], rows[-1][name]])) for name in (IDS, POSITIONS))
+    together = model(**{IDS: ids, POSITIONS: positions}).logits
+    return _relative(together[0], model(**{IDS: ids[:1], POSITIONS: positions[:1]}).logits[0])
 
 
 def _shared_rows(data: PreparedData) -> Iterator[dict[str, np.ndarray]]:
     """The first rows that hold several samples."""
     found = 0
-    for number in range(min(data.size("train"), SEARCHED_ROWS)):
-        row = {name: array[0] for name, array in data.rows("train", [number]).items()}
+    for row in _rows(data):
         if len(sample_spans(row[POSITIONS])) > 1:
             yield row
             found += 1
         if found == ROWS:
             return
+
+
+def _rows(data: PreparedData) -> Iterator[dict[str, np.ndarray]]:
+    """The first rows, by name of their array."""
+    for number in range(min(data.size("train"), SEARCHED_ROWS)):
+        yield {name: array[0] for name, array in data.rows("train", [number]).items()}
 
 
 def _relative(found: torch.Tensor, own: torch.Tensor) -> float:

@@ -31,6 +31,7 @@ from fleetune.models.randomness import WithoutDropout
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import saved_configuration
 from fleetune.preparation.packing_check import check_packing
+from fleetune.preparation.reading_check import check_reading
 
 RECORDED_SAMPLES = 4
 """Number of training samples in a step; any number above 1 works, since the batch size of shapes is symbolic."""
@@ -81,6 +82,7 @@ def compare_recorded(
     model = initial_model(config, request, model_folder / INIT_WEIGHTS)
     if data.task == SEQ2SEQ:
         check_decoder_inputs(model, given, samples.labels)
+    check_reading(model, given, samples.labels, data.task)
     compare_step(graph, model, samples)
     if data.packed:
         check_packing(model, data)

@@ -59,3 +59,24 @@ def test_a_model_that_lets_samples_see_each_other_is_refused(tmp_path: Path) -> 
     """Bloom has no positions to begin anew; the refusal names it and the setting."""
     with pytest.raises(Refused, match=r"packing does not suit BloomForCausalLM.*set data\.packing to false"):
         check_packing(random_model(BLOOM), chat_data(tmp_path, packing=True))
+
+
+def test_a_model_whose_positions_depend_on_the_longest_sample_of_a_batch_is_refused(tmp_path: Path) -> None:
+    """Bug: Phi-3's LongRoPE takes other factors for all rows of a batch once one sample in it is longer than the
+    original length, so that the shares of a group trained another model than one device."""
+    answers = [f"{number:02} " + "ho" * (40 if number % 2 else 10) for number in range(16)]
+    rows = [
+        {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": answer}]}
+        for answer in answers
+    ]
+    spec, source = chat_spec(tmp_path / "tokenizer"), json_lines(tmp_path / "chats.jsonl", rows)
+    packed = prepared(tmp_path / "packed", source, spec, max_length=128, packing=True)
+    longest = sorted(int(packed.rows("train", [row])["position_ids"].max()) + 1 for row in range(packed.size("train")))
+    assert longest[0] < 64 < longest[-1], "short samples share rows, long ones do not"
+    half = LLAMA["hidden_size"] // LLAMA["num_attention_heads"] // 2
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * half, "long_factor": [4.0] * half}
+    phi3 = {**LLAMA, "model_type": "phi3", "pad_token_id": 0, "eos_token_id": 0, "rope_parameters": rope}
+    lengths = {"max_position_embeddings": 256, "original_max_position_embeddings": longest[-1]}
+    check_packing(random_model({**phi3, **lengths}), packed)
+    with pytest.raises(Refused, match="packing does not suit Phi3ForCausalLM"):
+        check_packing(random_model({**phi3, **lengths, "original_max_position_embeddings": longest[0]}), packed)

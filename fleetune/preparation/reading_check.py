@@ -1,0 +1,102 @@
+"""Checks what a model reads for what it says, before anything is trained.
+
+What causal-lm and a decoder say of a token may depend only on the tokens before it; what is said of a text only on the
+text, not on the padding behind it; and what is said of a sample not on the others of its micro-batch, since a group
+deals these out. Families that break this train without an error: an encoder that reads both ways sees the token that
+it predicts, and XLNet takes the padding for the end of the text.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from fleetune.contracts.input_spec import IGNORE_INDEX
+from fleetune.contracts.tasks import SEQ2SEQ
+from fleetune.data.prepared_data import DECODER_IDS, IDS, MASK
+from fleetune.errors import Refused
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def check_reading(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str) -> None:
+    """Refuse a model that reads more than it may, naming it. Sets it to training mode.
+
+    inputs: name -> tensor [samples, ...] of samples as they are trained. Differences of more than half of a number's
+    digits count, which rounding does not cause.
+    """
+    name = type(getattr(model, "get_base_model", lambda: model)()).__name__
+    model.eval()
+    with torch.no_grad():
+        beside = _of_other_samples(model, inputs)
+        ahead = _of_later_tokens(model, inputs, labels, task)
+        behind = _of_padding(model, inputs, task)
+    model.train()
+    if not beside <= _half_of_the_digits(model):
+        raise Refused(
+            f"model: what {name} says of a sample changes by {beside:.0e} of its size with the samples beside it, so "
+            "it would depend on the plan; take a model of another family"
+        )
+    if not ahead <= _half_of_the_digits(model):
+        raise Refused(
+            f"model: {name} reads the token that it is to predict: another last token changes what it says of earlier "
+            f"ones by {ahead:.0e} of its size. Take a decoder, or set is_decoder to true in model.config where the "
+            "family has that setting"
+        )
+    if not behind <= _half_of_the_digits(model):
+        raise Refused(
+            f"model: what {name} says of a text changes by {behind:.0e} of its size with the padding behind it, so it "
+            "would depend on data.max_length; take a model of another family"
+        )
+
+
+def _of_other_samples(model: nn.Module, inputs: Tensors) -> float:
+    """Return the change of what is said of the first sample when the others are left out."""
+    return _relative(_said(model, {key: value[:1] for key, value in inputs.items()}), _said(model, inputs)[:1])
+
+
+def _of_later_tokens(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str) -> float:
+    """Return the largest change of what is said of earlier tokens when the last one of a sample is another one."""
+    if task not in ("causal-lm", SEQ2SEQ):
+        return 0.0
+    read = DECODER_IDS if task == SEQ2SEQ else IDS
+    mask = labels != IGNORE_INDEX if task == SEQ2SEQ else inputs.get(MASK, torch.ones_like(inputs[IDS]))
+    sample = int(mask.sum(1).argmax())
+    last = int(mask[sample].nonzero().max())
+    row = {key: value[sample : sample + 1] for key, value in inputs.items()}
+    others = row[read][row[read] != row[read][0, last]]
+    if not last or not len(others):
+        return 0.0
+    changed = row[read].clone()
+    changed[0, last] = others[0]
+    return _relative(_said(model, {**row, read: changed})[:, :last], _said(model, row)[:, :last])
+
+
+def _of_padding(model: nn.Module, inputs: Tensors, task: str) -> float:
+    """Return the change of what is said of the most padded sample when its padding is left out."""
+    if MASK not in inputs:
+        return 0.0
+    mask = inputs[MASK]
+    sample = int(mask.sum(1).argmin())
+    tokens = int(mask[sample].sum())
+    if tokens in (0, mask.shape[1]):
+        return 0.0
+    row = {key: value[sample : sample + 1] for key, value in inputs.items()}
+    padded, alone = _said(model, row), _said(model, {**row, IDS: row[IDS][:, :tokens], MASK: row[MASK][:, :tokens]})
+    return _relative(padded[:, :tokens] if task == "causal-lm" else padded, alone)
+
+
+def _said(model: nn.Module, inputs: Tensors) -> torch.Tensor:
+    result = model(**inputs)
+    said: torch.Tensor = result.logits if hasattr(result, "logits") else pytree.tree_leaves(result)[0]
+    return said.double()
+
+
+def _relative(found: torch.Tensor, own: torch.Tensor) -> float:
+    return float((found - own).norm() / own.norm().clamp_min(1e-30))
+
+
+def _half_of_the_digits(model: nn.Module) -> float:
+    floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    return float(torch.finfo(floating).eps ** 0.5)
