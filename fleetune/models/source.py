@@ -16,6 +16,7 @@ from fleetune.contracts.tasks import SEQ2SEQ, head_of, predicts_number, predicts
 from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks
 from fleetune.models.start_adapter import classes_of
+from fleetune.models.stored_codes import dequantise_when_read
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -88,25 +89,30 @@ def adapter_folder(request: ModelRequest) -> Path | None:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return a model folder's safetensors files by name: model.safetensors, else those of the index, else all."""
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").exists():
-        return (folder / "model.safetensors",)
-    if index.exists():
-        try:
-            names = sorted(set(json_io.parse_plain(index.read_bytes(), str(index))["weight_map"].values()))
-            for name in names:
-                check_file_name(f"model: {index}", name)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise Refused(f"model: {index} is not an index of weight files; fetch the model again") from None
-        lost = [name for name in names if not (folder / name).is_file()]
-        if lost:
-            raise Refused(f"model: {folder} lacks {lost[0]}, which its index names; fetch the model again")
-        return tuple(folder / name for name in names)
-    files = tuple(sorted(p for p in folder.glob("*.safetensors") if not p.name.startswith("adapter")))
-    if not files:
-        raise Refused(f"model: {folder} has no .safetensors file; save the model with safe_serialization=True")
-    return files
+    """Return the safetensors files that transformers loads of a model folder: that which its config.json names, else
+    model.safetensors, else those of the index."""
+    config = folder / "config.json"
+    own = json_io.parse_plain(config.read_bytes(), str(config)).get("transformers_weights") if config.exists() else None
+    usual = "model.safetensors" if (folder / "model.safetensors").exists() else "model.safetensors.index.json"
+    first = folder / str(own or usual)
+    check_file_name(f"model: {config}", str(own or usual))
+    if not first.is_file():
+        raise Refused(
+            f"model: {folder} has no {own or 'model.safetensors (or its index)'}, from which transformers loads its "
+            "weights; save the model with save_pretrained, which writes it"
+        )
+    if not first.name.endswith(".index.json"):
+        return (first,)
+    try:
+        names = sorted(set(json_io.parse_plain(first.read_bytes(), str(first))["weight_map"].values()))
+        for name in names:
+            check_file_name(f"model: {first}", name)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Refused(f"model: {first} is not an index of weight files; fetch the model again") from None
+    lost = [name for name in names if not (folder / name).is_file()]
+    if lost:
+        raise Refused(f"model: {folder} lacks {lost[0]}, which its index names; fetch the model again")
+    return tuple(folder / name for name in names)
 
 
 def configuration(
@@ -148,7 +154,11 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise Refused(f"model: config does not make a {type(config).__name__} ({reason})") from None
-    return _for_task(config, request)
+    made = _for_task(config, request)
+    settings = dequantise_when_read(config, folder) if folder is not None else None
+    if settings is not None:
+        made.quantization_config = settings
+    return made
 
 
 def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedConfig":

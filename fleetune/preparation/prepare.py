@@ -110,5 +110,6 @@ def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     task.model_folder.mkdir(parents=True, exist_ok=True)
     (task.model_folder / "graph.json").write_text(graph_text(graph), encoding="utf-8")
     config.save_pretrained(task.model_folder / "model")
-    write_init_weights(config, task.model, task.seed, task.model_folder / INIT_WEIGHTS)
+    for sentence in write_init_weights(config, task.model, task.seed, task.model_folder / INIT_WEIGHTS):
+        task.note(sentence)
     return graph, module
