@@ -76,11 +76,12 @@ def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
 
 def _pretrained_heads(whole: nn.Module, drawn: dict[str, torch.Tensor]) -> set[str]:
     """Return base names of the head's tensors that are trained from pretrained values."""
-    heads = {_pretrained_name(name) for name in _named_tensors(whole) if MODULES_TO_SAVE in name}
+    heads = {pretrained_name(name) for name in _named_tensors(whole) if MODULES_TO_SAVE in name}
     return heads - set(drawn)
 
 
-def _pretrained_name(name: str) -> str:
+def pretrained_name(name: str) -> str:
+    """Return the name that a tensor has in the pretrained model, also that of a trained copy beside adapters."""
     return base_name(name.replace(MODULES_TO_SAVE, "."))
 
 
@@ -99,7 +100,7 @@ def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) 
             found.update({prefix + n: p.detach() for n, p in module.named_parameters() if "lora_" in n})
     for name in _named_tensors(whole):
         if MODULES_TO_SAVE in name:
-            found[name] = heads[_pretrained_name(name)]
+            found[name] = heads[pretrained_name(name)]
     return found
 
 
