@@ -13,7 +13,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import SEQ2SEQ, head_of, predicts_number, predicts_tokens, problem_type
-from fleetune.errors import Refused
+from fleetune.errors import Refused, first_line
 from fleetune.filesystem import check_symlinks
 from fleetune.models.start_adapter import classes_of
 from fleetune.models.stored_codes import dequantise_when_read
@@ -141,7 +141,7 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
         except (OSError, ValueError) as error:
             raise Refused(f"model: {folder} has no usable config.json ({str(error).splitlines()[0]})") from None
     for key, value in changes.items():
-        if not _has_setting(config, key):
+        if not _has_setting(config, key, folder is None):
             raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")
         try:
             setattr(config, key, value)
@@ -332,11 +332,17 @@ def is_text_part(config: "PretrainedConfig", folder: Path) -> bool:
     return bool(whole.get("model_type", config.model_type) != config.model_type)
 
 
-def _has_setting(config: "PretrainedConfig", key: str) -> bool:
+def _has_setting(config: "PretrainedConfig", key: str, made_anew: bool) -> bool:
+    """Return whether a configuration has a setting, which layers may have for themselves if it is made anew."""
+    from transformers.integrations.heterogeneity.configuration_utils import AmbiguousGlobalPerLayerAttributeError
+
     try:
         return hasattr(config, key)
-    except Exception:  # some classes raise errors of their own for a setting that differs between layers
-        return True
+    except Exception as error:
+        if made_anew and isinstance(error, AmbiguousGlobalPerLayerAttributeError):
+            return True
+        reason = f"config.{key} is no single setting of this {type(config).__name__} ({first_line(error)[:99]})"
+        raise Refused(f"model: {reason}; leave it out") from None
 
 
 def _refuse_router_loss(config: "PretrainedConfig") -> None:
