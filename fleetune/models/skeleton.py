@@ -24,23 +24,28 @@ PEFT_TASKS = {"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM", "s
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
-    """Return the Hugging Face model on the meta device, in training mode, its weights tied as its folder has them.
-
-    Refused if it cannot do the task, or if its folder lacks a part of it.
-    """
+def untied_model(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
+    """Return the Hugging Face model on the meta device with no weights tied; Refused if it cannot do the task."""
     if config.architectures is None:  # transformers iterates over them if a type has several classes for a task
         config.architectures = []
     use_recordable_experts(config)
     try:
         with torch.device("meta"), init.no_tie_weights():
             made = model_class(config, request.task)
-            model = made.from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)
+            model: PreTrainedModel = made.from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)
     except Exception as error:  # unknown task, inconsistent settings or a missing package
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise Refused(f"model: {type(config).__name__} cannot do {request.task} ({reason})") from None
     use_recordable_positions(model)
-    folder = source_folder(request)
+    return model
+
+
+def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
+    """Return the Hugging Face model on the meta device, in training mode, its weights tied as its folder has them.
+
+    Refused if it cannot do the task, or if its folder lacks a part of it.
+    """
+    model, folder = untied_model(config, request), source_folder(request)
     if folder is None:
         model.tie_weights(recompute_mapping=False)
     else:

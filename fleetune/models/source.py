@@ -190,6 +190,8 @@ def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedC
 
 def input_spec(request: ModelRequest) -> InputSpec:
     """Return the requirements of the model on its data."""
+    from fleetune.models.positions import usable_positions  # takes seconds, as above
+
     config = configuration(request)
     folder = source_folder(request)
     has_tokenizer = folder is not None and any((folder / name).exists() for name in TOKENIZERS)
@@ -197,11 +199,6 @@ def input_spec(request: ModelRequest) -> InputSpec:
     processed = has_processor and "image_size" not in (request.config or {})  # the processor knows
     size = None if processed else _image_size(config)
     text = text_part(config)
-    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
-    if positions is not None and positions < 1:  # as XLNet says that any number will do
-        positions = None
-    if positions and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
-        positions -= int(config.pad_token_id or 0) + 1  # their positions start after the padding index
     any_shape = config.vision_config if config.model_type == ANY_SHAPE else None
     if head_of(request.task) == "image-classification" and size is None and not has_processor and not any_shape:
         size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
@@ -211,7 +208,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
         pretrained=folder is not None,
         vocab_size=getattr(text, "vocab_size", None),
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None) if request.task == SEQ2SEQ else None,
-        max_positions=positions,
+        max_positions=usable_positions(config, request),
         image_size=size,
         patches=(any_shape.patch_size, any_shape.num_patches) if any_shape else None,
         channels=int(getattr(any_shape or config, "num_channels", 3)),

@@ -4,7 +4,6 @@ The two are read by different code, so this also guards folders and families tha
 model is held; of ours, a portion at a time.
 """
 
-import copy
 from pathlib import Path
 
 import psutil
@@ -13,13 +12,14 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused, first_line
 from fleetune.formatting import gigabytes
 from fleetune.models.init_weights import MODULES_TO_SAVE, pretrained_name
 from fleetune.models.model_class import model_class
 from fleetune.models.pretrained import TEXT_PART, Pretrained, quiet
 from fleetune.models.skeleton import DTYPES, base_skeleton, canonical_names, skeleton
-from fleetune.models.source import adapter_folder, is_text_part, source_folder
+from fleetune.models.source import adapter_folder, is_text_part, requested_configuration, source_folder
 from fleetune.models.weight_portions import portions
 from fleetune.models.weights import WeightReader
 
@@ -71,11 +71,14 @@ def compare_start(config: PretrainedConfig, request: ModelRequest, start: Path) 
 
 def _loaded(config: PretrainedConfig, request: ModelRequest, folder: Path) -> tuple[nn.Module, set[str]]:
     """Return the model that transformers loads, and the names of the tensors that it draws."""
+    plain = requested_configuration(request)  # without what is set for training alone
+    if not predicts_tokens(request.task):
+        plain.id2label, plain.label2id = config.id2label, config.label2id
     part = {TEXT_PART.pattern: ""} if is_text_part(config, folder) else None
     with quiet(), torch.random.fork_rng(devices=[]):
         model, found = model_class(config, request.task).from_pretrained(
             folder,
-            config=copy.deepcopy(config),
+            config=plain,
             dtype=DTYPES[request.precision],
             key_mapping=part,
             local_files_only=True,
