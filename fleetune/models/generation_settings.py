@@ -10,6 +10,7 @@ from transformers import GenerationConfig, PretrainedConfig
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.source import requested_configuration, text_part
+from fleetune.models.stored_codes import SETTING
 
 GENERATION = "generation_config.json"
 
@@ -18,6 +19,7 @@ def generating_configuration(config: PretrainedConfig, request: ModelRequest) ->
     """Return a trained model's configuration for its folder: training computes without a cache, and generation with
     that of the base, or of the request."""
     own, found = requested_configuration(request), copy.deepcopy(config)
+    vars(found).pop(SETTING, None)  # what is trained is written as it is, not as codes
     for part, before in ((found, own), (text_part(found), text_part(own))):
         if hasattr(part, "use_cache"):
             part.use_cache = getattr(before, "use_cache", True)

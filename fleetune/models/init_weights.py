@@ -15,26 +15,29 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused
-from fleetune.models.skeleton import HEADS, base_skeleton, canonical_names, skeleton
-from fleetune.models.source import adapter_folder, is_text_part, source_folder, weight_files
+from fleetune.models.pretrained import Pretrained
+from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
+from fleetune.models.source import adapter_folder, source_folder
 from fleetune.models.start_adapter import refuse_other_settings
-from fleetune.models.weights import WeightReader, available_names, base_name, fill_model, load_pretrained
+from fleetune.models.weights import WeightReader, base_name, fill_model
 
 FILE_MODE = 0o644
 INIT_WEIGHTS = "start.safetensors"
 MODULES_TO_SAVE = ".modules_to_save.default."
 
 
-def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: int, path: Path) -> None:
-    """Draw every tensor that the pretrained files do not hold and write them to `path`."""
+def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: int, path: Path) -> tuple[str, ...]:
+    """Draw every tensor that the pretrained files do not hold and write them to `path`.
+
+    Returns sentences about what starts otherwise than the pretrained folder has it.
+    """
     adapter = adapter_folder(request)
     if adapter is not None and request.lora is not None:
         refuse_other_settings(adapter, request.lora)
     base = base_skeleton(config, request)
     folder = source_folder(request)
-    given = available_names(base, weight_files(folder)) if folder is not None else set()
-    if folder is not None and is_text_part(config, folder):
-        _refuse_missing(base, given, folder, request.task)
+    pretrained = Pretrained(base, folder) if folder is not None else None
+    given = pretrained.given if pretrained is not None else set()
     torch.manual_seed(seed)
     _draw_missing(base, given)
     # some models create parameters outside the meta device; those that the files hold are not drawn
@@ -44,13 +47,13 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
         whole = skeleton(config, request)
         tensors = {name: drawn[base_name(name)] for name in _named_tensors(whole) if base_name(name) in drawn}
         heads = _pretrained_heads(whole, drawn)
-        files = weight_files(folder) if folder is not None else ()
-        known = {**drawn, **load_pretrained(base_skeleton(config, request), files, heads)} if heads else drawn
+        known = {**drawn, **pretrained.load(heads)} if heads and pretrained is not None else drawn
         tensors.update(_draw_adapters(whole, known, seed))
         tensors.update(_load_adapters(adapter, whole, not predicts_tokens(request.task)) if adapter else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
     path.chmod(FILE_MODE)  # safetensors writes files for their owner only; workers may run as another user
+    return pretrained.notes() if pretrained is not None else ()
 
 
 def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, device: str = "cpu") -> nn.Module:
@@ -62,37 +65,23 @@ def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, 
     return model.to(device).eval()
 
 
-def _refuse_missing(base: PreTrainedModel, given: set[str], folder: Path, task: str) -> None:
-    """Refuse a text part of which the folder lacks more than the task's new head."""
-    canonical = canonical_names(base)
-    held = {canonical[name] for name in given if name in canonical}
-    persistent = {canonical.get(name, name) for name in base.state_dict()}
-    lacking = sorted(persistent - held)
-    if not predicts_tokens(task):
-        lacking = [name for name in lacking if name.split(".")[0] not in HEADS]
-    if lacking:
-        raise Refused(
-            f"model: {folder} has no tensor for {lacking[0]} of its text part ({len(lacking)} in all), a "
-            f"{type(base).__name__}; save the text part as a folder of its own and give that as source"
-        )
-
-
 def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
     """Initialise all tensors that `given` does not name, as transformers initialises them."""
     for name, tensor in _named_tensors(base).items():
         tensor._is_hf_initialized = name in given
     base._move_missing_keys_from_meta_to_device(set(base.state_dict()) - given, None, None, None)
     base._initialize_missing_keys(False)
-    base.tie_weights()
+    base.tie_weights(recompute_mapping=False)
 
 
 def _pretrained_heads(whole: nn.Module, drawn: dict[str, torch.Tensor]) -> set[str]:
     """Return base names of the head's tensors that are trained from pretrained values."""
-    heads = {_pretrained_name(name) for name in _named_tensors(whole) if MODULES_TO_SAVE in name}
+    heads = {pretrained_name(name) for name in _named_tensors(whole) if MODULES_TO_SAVE in name}
     return heads - set(drawn)
 
 
-def _pretrained_name(name: str) -> str:
+def pretrained_name(name: str) -> str:
+    """Return the name that a tensor has in the pretrained model, also that of a trained copy beside adapters."""
     return base_name(name.replace(MODULES_TO_SAVE, "."))
 
 
@@ -111,7 +100,7 @@ def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) 
             found.update({prefix + n: p.detach() for n, p in module.named_parameters() if "lora_" in n})
     for name in _named_tensors(whole):
         if MODULES_TO_SAVE in name:
-            found[name] = heads[_pretrained_name(name)]
+            found[name] = heads[pretrained_name(name)]
     return found
 
 

@@ -155,8 +155,6 @@ class SegmentRunner:
                 self._put(canonical, self._as_held(canonical, tensor))
                 if canonical in self.parameters and not self.parameters[canonical].requires_grad:
                     held[canonical] = self.parameters[canonical].detach()
-            if self._converts:
-                weights.forget()
         if self._converts:
             trim_heap()
         self.drop_copies()

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import initialization as init
 
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.contracts.tasks import head_of, predicts_tokens
@@ -16,27 +17,41 @@ from fleetune.models.experts import use_recordable_experts
 from fleetune.models.model_class import model_class
 from fleetune.models.naflex import use_recordable_positions
 from fleetune.models.nf4 import pack_frozen_layers
-from fleetune.models.source import source_folder, weight_files
-from fleetune.models.weights import available_names
+from fleetune.models.pretrained import HEADS, Pretrained
+from fleetune.models.source import source_folder
 
 PEFT_TASKS = {"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM", "seq2seq": "SEQ_2_SEQ_LM"}
-HEADS = ("classifier", "score")  # names of the head in classification models
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
-    """Return the Hugging Face model on the meta device, in training mode; Refused if it cannot do the task."""
+def untied_model(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
+    """Return the Hugging Face model on the meta device with no weights tied; Refused if it cannot do the task."""
     if config.architectures is None:  # transformers iterates over them if a type has several classes for a task
         config.architectures = []
     use_recordable_experts(config)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), init.no_tie_weights():
             made = model_class(config, request.task)
-            model = made.from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)
+            model: PreTrainedModel = made.from_config(config, dtype=DTYPES[request.precision], trust_remote_code=False)
     except Exception as error:  # unknown task, inconsistent settings or a missing package
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise Refused(f"model: {type(config).__name__} cannot do {request.task} ({reason})") from None
     use_recordable_positions(model)
+    return model
+
+
+def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrainedModel:
+    """Return the Hugging Face model on the meta device, in training mode, its weights tied as its folder has them.
+
+    Refused if it cannot do the task, or if its folder lacks a part of it.
+    """
+    model, folder = untied_model(config, request), source_folder(request)
+    if folder is None:
+        model.tie_weights(recompute_mapping=False)
+    else:
+        pretrained = Pretrained(model, folder)
+        pretrained.tie()
+        pretrained.refuse_unfit(request.task)
     return model.train()
 
 
@@ -87,7 +102,7 @@ def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ..
     folder = source_folder(request)
     if folder is None:
         return tuple(heads)
-    held = available_names(base, weight_files(folder))
+    held = Pretrained(base, folder).given
     canonical = canonical_names(base)
     held = {canonical[name] for name in held}
     computed = {name for name, parameter in base.named_parameters() if not parameter.requires_grad}

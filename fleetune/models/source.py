@@ -13,9 +13,10 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import SEQ2SEQ, head_of, predicts_number, predicts_tokens, problem_type
-from fleetune.errors import Refused
+from fleetune.errors import Refused, first_line
 from fleetune.filesystem import check_symlinks
 from fleetune.models.start_adapter import classes_of
+from fleetune.models.stored_codes import dequantise_when_read
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -88,25 +89,30 @@ def adapter_folder(request: ModelRequest) -> Path | None:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return a model folder's safetensors files by name: model.safetensors, else those of the index, else all."""
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").exists():
-        return (folder / "model.safetensors",)
-    if index.exists():
-        try:
-            names = sorted(set(json_io.parse_plain(index.read_bytes(), str(index))["weight_map"].values()))
-            for name in names:
-                check_file_name(f"model: {index}", name)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise Refused(f"model: {index} is not an index of weight files; fetch the model again") from None
-        lost = [name for name in names if not (folder / name).is_file()]
-        if lost:
-            raise Refused(f"model: {folder} lacks {lost[0]}, which its index names; fetch the model again")
-        return tuple(folder / name for name in names)
-    files = tuple(sorted(p for p in folder.glob("*.safetensors") if not p.name.startswith("adapter")))
-    if not files:
-        raise Refused(f"model: {folder} has no .safetensors file; save the model with safe_serialization=True")
-    return files
+    """Return the safetensors files that transformers loads of a model folder: that which its config.json names, else
+    model.safetensors, else those of the index."""
+    config = folder / "config.json"
+    own = json_io.parse_plain(config.read_bytes(), str(config)).get("transformers_weights") if config.exists() else None
+    usual = "model.safetensors" if (folder / "model.safetensors").exists() else "model.safetensors.index.json"
+    first = folder / str(own or usual)
+    check_file_name(f"model: {config}", str(own or usual))
+    if not first.is_file():
+        raise Refused(
+            f"model: {folder} has no {own or 'model.safetensors (or its index)'}, from which transformers loads its "
+            "weights; save the model with save_pretrained, which writes it"
+        )
+    if not first.name.endswith(".index.json"):
+        return (first,)
+    try:
+        names = sorted(set(json_io.parse_plain(first.read_bytes(), str(first))["weight_map"].values()))
+        for name in names:
+            check_file_name(f"model: {first}", name)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Refused(f"model: {first} is not an index of weight files; fetch the model again") from None
+    lost = [name for name in names if not (folder / name).is_file()]
+    if lost:
+        raise Refused(f"model: {folder} lacks {lost[0]}, which its index names; fetch the model again")
+    return tuple(folder / name for name in names)
 
 
 def configuration(
@@ -135,7 +141,7 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
         except (OSError, ValueError) as error:
             raise Refused(f"model: {folder} has no usable config.json ({str(error).splitlines()[0]})") from None
     for key, value in changes.items():
-        if not _has_setting(config, key):
+        if not _has_setting(config, key, folder is None):
             raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")
         try:
             setattr(config, key, value)
@@ -148,7 +154,11 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise Refused(f"model: config does not make a {type(config).__name__} ({reason})") from None
-    return _for_task(config, request)
+    made = _for_task(config, request)
+    settings = dequantise_when_read(config, folder) if folder is not None else None
+    if settings is not None:
+        made.quantization_config = settings
+    return made
 
 
 def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedConfig":
@@ -180,6 +190,8 @@ def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedC
 
 def input_spec(request: ModelRequest) -> InputSpec:
     """Return the requirements of the model on its data."""
+    from fleetune.models.positions import usable_positions  # takes seconds, as above
+
     config = configuration(request)
     folder = source_folder(request)
     has_tokenizer = folder is not None and any((folder / name).exists() for name in TOKENIZERS)
@@ -187,11 +199,6 @@ def input_spec(request: ModelRequest) -> InputSpec:
     processed = has_processor and "image_size" not in (request.config or {})  # the processor knows
     size = None if processed else _image_size(config)
     text = text_part(config)
-    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
-    if positions is not None and positions < 1:  # as XLNet says that any number will do
-        positions = None
-    if positions and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
-        positions -= int(config.pad_token_id or 0) + 1  # their positions start after the padding index
     any_shape = config.vision_config if config.model_type == ANY_SHAPE else None
     if head_of(request.task) == "image-classification" and size is None and not has_processor and not any_shape:
         size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
@@ -201,7 +208,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
         pretrained=folder is not None,
         vocab_size=getattr(text, "vocab_size", None),
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None) if request.task == SEQ2SEQ else None,
-        max_positions=positions,
+        max_positions=usable_positions(config, request),
         image_size=size,
         patches=(any_shape.patch_size, any_shape.num_patches) if any_shape else None,
         channels=int(getattr(any_shape or config, "num_channels", 3)),
@@ -322,11 +329,17 @@ def is_text_part(config: "PretrainedConfig", folder: Path) -> bool:
     return bool(whole.get("model_type", config.model_type) != config.model_type)
 
 
-def _has_setting(config: "PretrainedConfig", key: str) -> bool:
+def _has_setting(config: "PretrainedConfig", key: str, made_anew: bool) -> bool:
+    """Return whether a configuration has a setting, which layers may have for themselves if it is made anew."""
+    from transformers.integrations.heterogeneity.configuration_utils import AmbiguousGlobalPerLayerAttributeError
+
     try:
         return hasattr(config, key)
-    except Exception:  # some classes raise errors of their own for a setting that differs between layers
-        return True
+    except Exception as error:
+        if made_anew and isinstance(error, AmbiguousGlobalPerLayerAttributeError):
+            return True
+        reason = f"config.{key} is no single setting of this {type(config).__name__} ({first_line(error)[:99]})"
+        raise Refused(f"model: {reason}; leave it out") from None
 
 
 def _refuse_router_loss(config: "PretrainedConfig") -> None:

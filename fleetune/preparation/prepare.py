@@ -22,6 +22,7 @@ from fleetune.models.unit_graph import record_units
 from fleetune.models.units import refuse_tied_adapters
 from fleetune.models.weights import WeightReader
 from fleetune.preparation.activation_cache import CachedModel, cache_activations
+from fleetune.preparation.start_comparison import compare_start
 from fleetune.preparation.step_comparison import RECORDED_SAMPLES, compare_recorded
 
 
@@ -53,9 +54,11 @@ def prepare(task: PreparationTask) -> None:
     graph, module = write_artifacts(task)
     for sentence in (*PreparedData(task.data_folder).info.notes, *_adapter_notes(task.model)):
         task.note(sentence)
+    config = saved_configuration(task.model_folder / "model")
+    uncompared = compare_start(config, task.model, task.model_folder / INIT_WEIGHTS)
     skipped = compare_recorded(graph, module, task.model, task.model_folder, PreparedData(task.data_folder), task.seed)
-    if skipped is not None:
-        task.note(skipped)
+    for sentence in filter(None, (uncompared, skipped)):
+        task.note(sentence)
     if task.model.cache_activations:
         _cache(task, graph)
 
@@ -110,5 +113,6 @@ def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     task.model_folder.mkdir(parents=True, exist_ok=True)
     (task.model_folder / "graph.json").write_text(graph_text(graph), encoding="utf-8")
     config.save_pretrained(task.model_folder / "model")
-    write_init_weights(config, task.model, task.seed, task.model_folder / INIT_WEIGHTS)
+    for sentence in write_init_weights(config, task.model, task.seed, task.model_folder / INIT_WEIGHTS):
+        task.note(sentence)
     return graph, module

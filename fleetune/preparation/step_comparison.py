@@ -6,6 +6,7 @@ other orders to measure rounding, and a difference above FACTOR times that is re
 model families that were never tested.
 """
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.data.prepared_data import DECODER_IDS, PreparedData
-from fleetune.errors import Refused
+from fleetune.errors import Refused, first_line
 from fleetune.formatting import gigabytes
 from fleetune.models.compute_copies import computed_type, computing_in, in_type
 from fleetune.models.graph import Graph
@@ -65,7 +66,7 @@ class Samples:
 def compare_recorded(
     graph: Graph, module: nn.Module, request: ModelRequest, model_folder: Path, data: PreparedData, seed: int
 ) -> str | None:
-    """Compare the prepared graph with the model in this process; returns a sentence when memory does not suffice.
+    """Compare the prepared graph with the model in this process; returns a sentence about what could not be compared.
 
     `module` is the whole model on the meta device.
     """
@@ -83,10 +84,10 @@ def compare_recorded(
     if data.task == SEQ2SEQ:
         check_decoder_inputs(model, given, samples.labels)
     check_reading(model, given, samples.labels, data.task)
-    compare_step(graph, model, samples)
+    uncompared = compare_step(graph, model, samples)
     if data.packed:
         check_packing(model, data)
-    return None
+    return uncompared
 
 
 def check_decoder_inputs(model: nn.Module, given: Tensors, labels: torch.Tensor) -> None:
@@ -110,8 +111,10 @@ def needed_bytes(module: nn.Module) -> int:
     return int(HEADROOM * sum(t.numel() * size for t, size in zip(held, sizes, strict=True)))
 
 
-def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> None:
+def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> str | None:
     """Compare one step of the recorded model with the model's own; Refused names what differs, and by how much.
+
+    Returns a sentence if the loss that the model computes by itself could not be compared with the task's.
 
     `model` is the whole model with the weights that training starts from, on the CPU; its gradients and the running
     statistics of its batch norms are as before afterwards.
@@ -119,16 +122,17 @@ def compare_step(graph: Graph, model: nn.Module, samples: Samples) -> None:
     pair = ModelAndRecording(graph, model.train())
     with torch.random.fork_rng(devices=[]):
         own = pair.step(samples)
-        _check_loss(pair.own_loss(samples), samples)
+        uncompared = _check_loss(pair, samples)
         apart = distances(pair.step(samples, recorded=True), own)
         if not any(apart.values()):
-            return
+            return uncompared
         scale = {name: _norm(tensor) for name, tensor in own.items()}
         own.clear()
         bounds = _bounds(pair, samples, scale)
     beyond = {name: d for name, d in apart.items() if not d <= bounds[name]}
     if beyond:
         raise Refused(_in_words(model, beyond, scale, pair.trained))
+    return uncompared
 
 
 class ModelAndRecording:
@@ -162,21 +166,19 @@ class ModelAndRecording:
 
     def own_loss(self, samples: Samples) -> tuple[float, torch.Tensor] | None:
         """Return the loss that the model computes by itself when it is given labels, and the task's summed loss of its
-        output, both in the weights' own type; None if it computes none.
+        output, both in the weights' own type; None if it is given none. An error of its own passes through.
         """
+        whole: Any = self._model
+        if "labels" not in inspect.signature(getattr(whole, "get_base_model", lambda: whole)().forward).parameters:
+            return None
         kept = self._buffers()
         torch.manual_seed(samples.seed)
         try:
             with torch.no_grad():
                 result: Any = self._model(**samples.inputs, labels=samples.labels)
-        except Exception:  # it has no labels, or other ones
-            return None
         finally:
             self._put_back(kept)
-        loss = getattr(result, "loss", None)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not hasattr(result, "logits"):
-            return None
-        return float(loss), loss_sum(result.logits, samples.labels, samples.task)
+        return float(result.loss), loss_sum(result.logits, samples.labels, samples.task)
 
     def _buffers(self) -> Tensors:
         return {name: buffer.clone() for name, buffer in self._model.named_buffers()}
@@ -199,10 +201,18 @@ class ModelAndRecording:
         return self._segment.run(values, len(samples.labels))[graph.output]
 
 
-def _check_loss(found: tuple[float, torch.Tensor] | None, samples: Samples) -> None:
-    """Refuse a model whose own loss is not the task's, such as one with an auxiliary term."""
+def _check_loss(pair: ModelAndRecording, samples: Samples) -> str | None:
+    """Refuse a model whose own loss is not the task's, such as one with an auxiliary term; returns a sentence if it
+    has one that could not be computed."""
+    try:
+        found = pair.own_loss(samples)
+    except Exception as error:  # of the model's own code
+        return (
+            f"the model's own loss was not compared with that of {samples.task}, because the model does not compute it "
+            f"of these samples ({first_line(error)[:160]}); what it might add to the task's loss is not trained"
+        )
     if found is None:
-        return
+        return None
     own, summed = found
     mean = float(summed) / max(1, count_targets(samples.labels.numpy(), samples.task))
     eps = max(torch.finfo(summed.dtype).eps, torch.finfo(torch.float32).eps)  # causal models lose in float32
@@ -211,6 +221,7 @@ def _check_loss(found: tuple[float, torch.Tensor] | None, samples: Samples) -> N
             f"model: its own loss is {own:.6g}, where the cross entropy of {samples.task} is {mean:.6g}; only the "
             "latter can be trained here. If a setting adds to its loss, switch that off in model.config"
         )
+    return None
 
 
 def _bounds(pair: ModelAndRecording, samples: Samples, scale: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
+from transformers import AutoConfig
 
+from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.export import export_model
@@ -184,3 +186,15 @@ def test_settings_that_make_no_model_are_refused_in_a_sentence(config: dict[str,
         input_spec(request)
         base_skeleton(configuration(request, ("no", "yes")), request)
     assert "\n" not in str(caught.value)
+
+
+def test_a_setting_that_differs_between_layers_is_refused_of_a_folder(tmp_path: Path) -> None:
+    """Bug: any error while a setting was looked up counted as its being there. A new model may have it, but one number
+    cannot be that of the layers of a folder, of which transformers says so."""
+    config = {**small_config("gemma4_text"), "head_dim": 8}
+    new = configuration(ModelRequest(task="causal-lm", config=config))
+    new.save_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="per-layer attribute"):
+        AutoConfig.from_pretrained(tmp_path).head_dim  # noqa: B018
+    with pytest.raises(Refused, match=r"config\.head_dim is no single setting of this Gemma4TextConfig"):
+        configuration(ModelRequest(task="causal-lm", source=str(tmp_path), config={"head_dim": 4}))

@@ -9,15 +9,17 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
-from fleetune.models import weights as module
+from fleetune.models import pretrained as module
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
+from fleetune.models.pretrained import Pretrained
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration, source_folder, weight_files
-from fleetune.models.weights import WeightReader, available_names
+from fleetune.models.weights import WeightReader
 from tests.support.models.instances import CPU, LABELS, recorded
 from tests.support.training.model_families import BY_NAME, TEXT, Family, model_request
 
@@ -87,17 +89,16 @@ def test_a_segment_reads_its_own_tensors_and_no_others(tmp_path: Path, monkeypat
     tensors = saved(BY_NAME["bert"], tmp_path / "model")
     graph = recorded(BY_NAME["bert"], tmp_path).graph
     base, weights = opened(tmp_path / "model")
-    asked: list[str] = []
-    # private: which tensors of a file are read shows nowhere else
-    monkeypatch.setattr(module, "_open", lambda path: Spy(path, asked))
     request = ModelRequest(task=TEXT, source=str(tmp_path / "model"))
     made = SegmentRunner(graph, ("bert.encoder.layer.1",), skeleton(configuration(request, LABELS), request), CPU)
+    asked: list[str] = []
+    # replaced: which tensors of a file are read shows nowhere else
+    monkeypatch.setattr(module, "opened", lambda path: Spy(path, asked))
     made.load(weights)
     mine = {name for name in tensors if name.startswith("bert.encoder.layer.1.")}
     assert set(asked) == mine == set(made.parameters)
     assert all(torch.equal(made.parameters[name], tensors[name]) for name in mine)
-    held = [n for n, p in base.named_parameters() if not p.is_meta]
-    assert set(held) == mine
+    assert all(parameter.is_meta for parameter in base.parameters())
 
 
 def test_names_without_the_prefix_of_the_model_are_found() -> None:
@@ -107,12 +108,12 @@ def test_names_without_the_prefix_of_the_model_are_found() -> None:
     assert folder is not None
     stored = load_file(weight_files(folder)[0])
     base = base_skeleton(configuration(request, LABELS), request)
-    assert available_names(base, weight_files(folder)) == set(base.state_dict()) - {
+    assert Pretrained(base, folder).given == set(base.state_dict()) - {
         "classifier.weight",
         "classifier.bias",
     }
     query = "encoder.layer.3.attention.self.query.weight"
-    loaded = module.load_pretrained(base, weight_files(folder), {f"bert.{query}", "bert.embeddings.LayerNorm.bias"})
+    loaded = Pretrained(base, folder).load({f"bert.{query}", "bert.embeddings.LayerNorm.bias"})
     assert torch.equal(loaded[f"bert.{query}"], stored[query])
     assert torch.equal(loaded["bert.embeddings.LayerNorm.bias"], stored["embeddings.LayerNorm.bias"])
 
@@ -128,7 +129,7 @@ def test_names_of_older_files_are_found(tmp_path: Path) -> None:
     tensors = saved(BY_NAME["vit"], tmp_path, older)
     assert any("attention.attention.query" in name for name in load_file(tmp_path / "model.safetensors"))
     base, weights = opened(tmp_path, task="image-classification")
-    assert available_names(base, weight_files(tmp_path)) == set(tensors)
+    assert Pretrained(base, tmp_path).given == set(tensors)
     found = weights.read(set(tensors))
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
@@ -137,7 +138,7 @@ def test_a_head_of_another_size_is_drawn_anew(tmp_path: Path) -> None:
     """A file for three classes serves a model of two: the body is read, the head is not."""
     saved(BY_NAME["bert"], tmp_path)
     base, weights = opened(tmp_path, labels=("yes", "no"))
-    given = available_names(base, weight_files(tmp_path))
+    given = Pretrained(base, tmp_path).given
     assert set(base.state_dict()) - given == {"classifier.weight", "classifier.bias"}
     assert weights.read({"classifier.weight"})["classifier.weight"].shape == (2, 32)
 
@@ -186,7 +187,7 @@ def test_weights_in_several_files_are_found_by_their_index(tmp_path: Path) -> No
     sharded(tmp_path)
     (tmp_path / "consolidated.safetensors").write_bytes(b"not a model")
     base, weights = opened(tmp_path)
-    assert available_names(base, weight_files(tmp_path)) == set(tensors)
+    assert Pretrained(base, tmp_path).given == set(tensors)
     assert torch.equal(weights.read({"classifier.bias"})["classifier.bias"], tensors["classifier.bias"])
     (tmp_path / "two.safetensors").unlink()
     with pytest.raises(Refused, match=r"lacks two\.safetensors"):
@@ -212,8 +213,26 @@ def test_a_corrupt_file_is_refused_by_name(file: str, content: bytes, tmp_path: 
         opened(tmp_path)
 
 
-def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    """Older formats are not read, since they can contain code."""
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(Refused, match=r"has no \.safetensors file"):
+@pytest.mark.parametrize("other", ["pytorch_model.bin", "weights.safetensors"])
+def test_a_folder_without_weights_is_refused(other: str, tmp_path: Path) -> None:
+    """Older formats are not read, since they can contain code, and no file that transformers would not choose."""
+    saved(BY_NAME["bert"], tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / other)
+    with pytest.raises(Refused, match=r"has no model\.safetensors \(or its index\), from which"):
+        weight_files(tmp_path)
+
+
+def test_the_file_that_the_configuration_names_is_read(tmp_path: Path) -> None:
+    """transformers reads `transformers_weights` of config.json before others, and nothing outside the folder."""
+    saved(BY_NAME["bert"], tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({name: torch.zeros_like(tensor) for name, tensor in tensors.items()}, tmp_path / "mine.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "transformers_weights": "mine.safetensors"}))
+    _, weights = opened(tmp_path)
+    name = "bert.pooler.dense.weight"
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).get_parameter(name)
+    assert torch.equal(weights.read({name})[name], theirs) and not theirs.any()
+    (tmp_path / "config.json").write_text(json.dumps({**config, "transformers_weights": "../mine.safetensors"}))
+    with pytest.raises(Refused, match="is not the name of a file inside it"):
         weight_files(tmp_path)

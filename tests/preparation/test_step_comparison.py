@@ -154,6 +154,26 @@ def test_a_loss_with_something_else_in_it_is_refused(factor: float) -> None:
         compare_step(graph, model, step)
 
 
+@pytest.mark.parametrize("broken", [RuntimeError("no such labels"), None], ids=["an error", "no loss"])
+def test_a_loss_that_cannot_be_compared_is_told(broken: Exception | None) -> None:
+    """Bug: whatever went wrong while the model computed its own loss counted as agreement."""
+
+    class Fails(OwnLoss):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+            """Fail, or return no loss, when there are labels."""
+            if labels is not None and broken is not None:
+                raise broken
+            return super().forward(x)
+
+    model = Fails(1.0)
+    given = {"x": torch.randn(4, 4, generator=torch.Generator().manual_seed(1))}
+    graph = fold_into_units(record_model(model, given, {"layer"}))
+    step = Samples(inputs=given, labels=torch.tensor([0, 1, 2, 0]), task="image-classification", seed=1)
+    told = compare_step(graph, model, step)
+    assert told is not None and "own loss was not compared" in told
+    assert broken is None or "(no such labels)" in told
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_causal_models_of_float64_have_the_task_s_loss(name: str, tmp_path: Path) -> None:
     """Bug: transformers computes their own loss in float32 whatever the weights' type, so all of them were refused."""
