@@ -6,7 +6,7 @@ import numpy as np
 
 from fleetune.contracts.task import Progress
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
-from fleetune.data.dialogues import INSTRUCTION, MESSAGE_COLUMNS, PROMPT, Chat, row_format
+from fleetune.data.dialogues import INSTRUCTION, MESSAGE_COLUMNS, PROMPT, Chat, row_format, unread_columns
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
 from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
@@ -37,6 +37,16 @@ def unread_dialogues(job: Job) -> Iterator[str]:
         yield f"rows have {text!r}, which is read, and {name!r}, which is not; set data.format to {other} to read it"
 
 
+def _unread_columns(job: Job) -> Iterator[str]:
+    """A sentence if rows of chats and completions have columns that are not read."""
+    for table in (*job.source.train, *job.source.test):
+        format = dialogue_format(table, job.source, job.spec)
+        unread = () if format is None else unread_columns(table.columns, format)
+        if unread:
+            yield f"rows have columns that are not read: {', '.join(unread)}"
+            return
+
+
 def write_sequences(job: Job) -> Written:
     """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out.
 
@@ -57,7 +67,7 @@ def write_sequences(job: Job) -> Written:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = list(unread_dialogues(job))
+    notes = [*unread_dialogues(job), *_unread_columns(job)]
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:

@@ -217,7 +217,7 @@ def source_name(request: DataRequest) -> str:
     return source if path is None else path.resolve().name
 
 
-DATA_VERSION = 4
+DATA_VERSION = 5
 """Increased whenever this package would prepare different arrays from the same source."""
 
 
