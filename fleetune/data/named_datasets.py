@@ -109,6 +109,8 @@ def _parsed_docstrings() -> Iterator[tuple[str, str]]:
 HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 """OWNER/NAME, optionally with :CONFIG and @REVISION."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
+REFUSALS = (400, 401, 403, 404)
+"""HTTP status of what the hub will not give later either."""
 SHUFFLED_ROWS = 10_000
 """Rows that a stream is shuffled among, since the first ones of a set are often of one kind."""
 
@@ -170,7 +172,10 @@ def _hub_table(name: str, dataset: Any, streamed: int | None) -> HubTable:
 
 
 def pinned_source(source: str) -> str:
-    """Pin a hub name to its current commit; unchanged if neither the hub nor the local cache knows the commit."""
+    """Pin a hub name to its current commit; without the hub (HF_HUB_OFFLINE), to that of the cache, if it has one.
+
+    Raises Refused for what the hub refuses, and TryAgain where it does not answer: the cache may be older.
+    """
     found = HUB_NAME.fullmatch(source)
     assert found is not None, source
     commit = _commit(found["name"], found["revision"] or "main")
@@ -179,19 +184,28 @@ def pinned_source(source: str) -> str:
 
 
 def _commit(name: str, revision: str) -> str:
-    """Commit of a branch or tag; empty if neither the hub nor the local cache knows it."""
+    """Commit of a branch or tag; empty if the hub has none, or is not to be asked and the local cache has none."""
     from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if COMMIT.fullmatch(revision):
         return revision
+    kept = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}" / "refs" / revision
+    cached = kept.read_text(encoding="utf-8").strip() if kept.is_file() else ""
     try:
         return str(HfApi().dataset_info(name, revision=revision).sha or "")
-    except Exception:  # offline or forbidden: fall back to the local cache
-        kept = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}" / "refs" / revision
-    try:
-        return kept.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
+    except OfflineModeIsEnabled:
+        return cached
+    except HfHubHTTPError as error:
+        if error.response is not None and error.response.status_code in REFUSALS:
+            raise Refused(f"data: {name}@{revision} cannot be read from the hub ({first_line(error)})") from None
+        reason = first_line(error)
+    except Exception as error:  # the network, a proxy, a damaged answer
+        reason = first_line(error) or type(error).__name__
+    older = f", or take what the cache has: {name}@{cached}" if COMMIT.fullmatch(cached) else ""
+    raise TryAgain(
+        f"data: the hub does not tell the commit of {name}@{revision} ({reason}); try again, give a commit{older}"
+    )
 
 
 def hub_digest(request: DataRequest) -> str:
