@@ -5,7 +5,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import TEXT, DataRequest
 from fleetune.contracts.task import Progress
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number
+from fleetune.data.class_features import composed
 from fleetune.data.dialogues import (
     ANSWER,
     PROMPT,
@@ -114,6 +115,11 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
     names = table.class_names(source.label_column)
     for number, values in table.rows():
         location = f"{table.name}: {table.row_noun} {number}"
+        if _is_heading(values):
+            raise Refused(
+                f"{location} holds the names of columns ({', '.join(values)}), as the heading of a file does; leave it "
+                "out"
+            )
         if format is not None:
             dialogue = read_dialogue(location, values, format, source.loss_on == "all")
             yield Example(location=location, content=dialogue, label=None)
@@ -131,6 +137,11 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
         if names and label is not None and not predicts_number(spec.task):
             label = _named(location, source.label_column, label, names)
         yield Example(location=location, content=content, label=label)
+
+
+def _is_heading(values: Mapping[str, Any]) -> bool:
+    """Whether every cell of a row is the name of a column, as where files were joined with their headings."""
+    return bool(values) and all(isinstance(each, str) and each.strip("\ufeff ") in values for each in values.values())
 
 
 def _text(location: str, column: str, value: Any) -> str:
@@ -211,7 +222,7 @@ def _number(location: str, column: str, value: Any) -> float:
 def _label(location: str, column: str, value: Any) -> RawLabel:
     """A class as its column has it, without white space around it; truth values are spelled alike in all formats."""
     if isinstance(value, str):
-        value = value.strip()
+        value = composed(value.strip())
         value = value.lower() if value in BOOLEANS else value
     if value is None or value == "" or value != value:  # float columns store missing values as NaN
         raise Refused(f"{location} has no label in column {column!r}; fill it or leave the row out")

@@ -17,6 +17,8 @@ FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 """Formats to decode; Pillow runs external programs for some others."""
 DEEP, SIXTEEN_BITS = ("I", "F"), "I;16"
 """Pillow's modes of 32 bits, and the beginning of those of 16."""
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
+"""Tag of TIFF files that says which number is white, and its value where that is 0."""
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
@@ -120,9 +122,11 @@ def _decoded(location: str, encoded: bytes) -> Any:
             opened = pillow.open(io.BytesIO(encoded), formats=FORMATS)
         with opened:
             _check_pixel_count(location, opened.width * opened.height)
-            if opened.mode in DEEP or opened.mode.startswith(SIXTEEN_BITS):
-                return _deep(location, np.asarray(opened))
+            white_is_zero = getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
             upright = ImageOps.exif_transpose(opened)  # cameras note how they were held, and leave the pixels
+            if opened.mode in DEEP or opened.mode.startswith(SIXTEEN_BITS):
+                levels = _deep(location, np.asarray(upright))
+                return 1.0 - levels if white_is_zero else levels  # Pillow turns it around in images of 8 bits only
             return np.asarray(upright.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
     except Refused:
         raise

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -215,12 +215,21 @@ def _open_json_lines(path: Path) -> Table:
 
 def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(line)
+        values = json.loads(line, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
         raise Refused(f"{path}: line {number} is not JSON ({error}); give one JSON object per line") from None
     if not isinstance(values, dict):
         raise Refused(f"{path}: line {number} holds {type(values).__name__}; give one JSON object per line")
     return values
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; two values of one key are an error, of which the parser would keep the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return found
 
 
 def _open_json(path: Path) -> Table:
@@ -230,7 +239,7 @@ def _open_json(path: Path) -> Table:
     if not text.lstrip().startswith("["):
         return _open_json_lines(path)
     try:
-        values = json.loads(content)
+        values = json.loads(content, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
         raise Refused(f"{path}: it is not JSON ({error}); give a list of objects") from None
     for number, each in enumerate(values, start=1):
@@ -259,13 +268,20 @@ def _open_csv(path: Path) -> Table:
         columns = tuple(next(_csv_records(csv.reader(lines, strict=True)), ()))
     if not columns:
         raise Refused(f"{path}: the file is empty; give a header line and records")
-    if len(set(columns)) != len(columns):
-        raise Refused(f"{path}: a column name occurs twice in the header ({', '.join(columns)}); rename one")
+    _check_columns(path, columns)
     return CsvTable(path=path, columns=columns)
 
 
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Refuse two columns of one name, of which nobody knows which is meant."""
+    if len(set(columns)) != len(columns):
+        raise Refused(f"{path}: a column name occurs twice in the header ({', '.join(columns)}); rename one")
+
+
 def _open_parquet(path: Path) -> Table:
-    return ArrowTable(path=path, schema=pq.read_schema(path), batches=_parquet_batches)
+    schema = pq.read_schema(path)
+    _check_columns(path, schema.names)
+    return ArrowTable(path=path, schema=schema, batches=_parquet_batches)
 
 
 def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -275,6 +291,7 @@ def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def _open_arrow(path: Path) -> Table:
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+        _check_columns(path, stream.schema.names)
         return ArrowTable(path=path, schema=stream.schema, batches=_arrow_batches)
 
 

@@ -92,9 +92,12 @@ def pack_documents(
 
 
 def open_tokenizer(spec: InputSpec) -> Any:
-    """Open a transformers tokenizer that truncates and pads on the right and has a padding token."""
+    """Open a transformers tokenizer that pads on the right and has a padding token.
+
+    It truncates texts to be classified or translated on its own side; what a model goes on with is cut at its end.
+    """
     tokenizer = _byte_tokenizer(spec) if spec.tokenizer is None else _from_folder(spec.tokenizer)
-    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         fallback = tokenizer.eos_token or tokenizer.unk_token
         if fallback is None:
