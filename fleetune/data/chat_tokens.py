@@ -18,6 +18,7 @@ import numpy as np
 from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.dialogues import Chat, Completion, Message
 from fleetune.data.examples import Example
+from fleetune.data.public_words import Told
 from fleetune.data.tokenization import check_ids, end_token_id
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
@@ -82,9 +83,10 @@ class SequenceEncoder:
     def _chat(self, location: str, chat: Chat) -> tuple[list[int], list[bool]]:
         if self.tokenizer.chat_template is None:
             folder = self.spec.tokenizer or "the byte tokenizer"
-            raise Refused(
-                f"{folder}: the tokenizer has no chat template, which chats need; name a Jinja file with "
-                "data.chat_template, or give columns prompt and completion"
+            raise Told(
+                "{}: the tokenizer has no chat template, which chats need; name a Jinja file with "
+                "data.chat_template, or give columns prompt and completion",
+                folder,
             )
         text = self.written(location, chat.messages, chat)
         check_written(self.tokenizer, location, chat, text)
@@ -105,26 +107,30 @@ class SequenceEncoder:
         marked = self.written(location, chat.messages, chat, template=GENERATION.sub(_with_marks(first, last), source))
         pieces = re.split(f"([{first}{last}])", marked)
         if "".join(pieces[::2]) != text or pieces[1::2] != [first, last] * (len(pieces) // 4):
-            raise Refused(
-                f"{location}: what the chat template writes depends on its {{% generation %}} marks; take them out of "
-                "what it trims, cuts or repeats"
+            raise Told(
+                "{location}: what the chat template writes depends on its {{% generation %}} marks; take them out "
+                "of what it trims, cuts or repeats",
+                location=location,
             )
         ends = list(accumulate(map(len, pieces[::2])))
         spans = list(zip(ends[0:-1:2], ends[1::2], strict=True))
         if not any(first < end for first, end in spans):
-            raise Refused(f"{location}: the chat template marks nothing of its answers as generated; mend the template")
+            raise Told(
+                "{location}: the chat template marks nothing of its answers as generated; mend the template",
+                location=location,
+            )
         return spans
 
     def _tokens(self, location: str, text: str, special: bool) -> tuple[list[int], list[Span]]:
         """Token ids of a text, and the characters [first, end) that each stands for."""
         if not self.tokenizer.is_fast:
-            raise Refused(
-                f"{self.spec.tokenizer}: this tokenizer does not tell which characters its tokens stand for; save it "
-                "with a tokenizer.json"
+            raise Told(
+                "{}: this tokenizer does not tell which characters its tokens stand for; save it with a tokenizer.json",
+                self.spec.tokenizer,
             )
         found = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
         if not found["input_ids"]:
-            raise Refused(f"{location}: the tokenizer makes no token of it; leave the row out")
+            raise Told("{location}: the tokenizer makes no token of it; leave the row out", location=location)
         return list(found["input_ids"]), list(found["offset_mapping"])
 
     def written(
@@ -185,10 +191,14 @@ class _ChatText:
     def _unstable(self, number: int, why: str) -> Refused:
         folder = self.encoder.spec.tokenizer
         whose = "data.chat_template" if folder is None else f"the chat template of {folder.name}"
-        return Refused(
-            f"{self.location}, message {number + 1}: {whose} does not tell which tokens the assistant writes: {why}; "
-            "put {% generation %} and {% endgeneration %} around them in a copy of it and name that with "
-            "data.chat_template, or set data.loss_on: all"
+        return Told(
+            "{location}, message {number}: {whose} does not tell which tokens the assistant writes: {why}; put {{% "
+            "generation %}} and {{% endgeneration %}} around them in a copy of it and name that with "
+            "data.chat_template, or set data.loss_on: all",
+            location=self.location,
+            whose=whose,
+            why=why,
+            number=number + 1,
         )
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetune.contracts.run_config import CHAT, COMPLETION, TEXT
+from fleetune.data.public_words import Told, inside
 from fleetune.data.tool_calls import CALLS, calls_in, with_objects, without_nulls
-from fleetune.errors import Refused
 
 MESSAGE_COLUMNS = ("messages", "conversations", "conversation")
 PROMPT, ANSWER = "prompt", "completion"
@@ -118,7 +118,7 @@ def row_format(columns: Sequence[str], text_column: str, asked: str | None) -> s
         CHAT: f"{' or '.join(MESSAGE_COLUMNS[:2])}, or {INSTRUCTION} and {OUTPUT}",
         COMPLETION: f"{PROMPT} and {ANSWER}",
     }
-    raise Refused(f"no {wanted[asked]} for data.format: {asked}; it has {', '.join(columns)}")
+    raise Told("no {wanted} for data.format: {asked}; it has {}", ", ".join(columns), wanted=wanted[asked], asked=asked)
 
 
 def unread_columns(columns: Sequence[str], format: str) -> tuple[str, ...]:
@@ -138,7 +138,9 @@ def read_pair(location: str, values: Mapping[str, Any], columns: tuple[str, str]
     """The text that is read and the one that is written, from two columns; Refused names the location."""
     for name in columns:
         if not isinstance(values.get(name), str) or not values[name].strip():
-            raise Refused(f"{location}: column {name!r} holds no text; fill it or leave the row out")
+            raise Told(
+                "{location}: column {name!r} holds no text; fill it or leave the row out", location=location, name=name
+            )
     return Completion(*(str(values[name]) for name in columns))
 
 
@@ -151,15 +153,21 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
     if format == COMPLETION and not isinstance(values.get(PROMPT), list):
         prompt, answer = (_text(location, name, values.get(name)) for name in (PROMPT, ANSWER))
         if not answer.strip():
-            raise Refused(f"{location}: {ANSWER!r} is empty; fill it or leave the row out")
+            raise Told(
+                "{location}: {answer!r} is empty; fill it or leave the row out",
+                location=location,
+                answer=ANSWER,
+            )
         return Completion(prompt, answer)
     chat = _chat(location, values, format)
     if not chat.messages:
-        raise Refused(f"{location}: it has no messages; leave the row out")
+        raise Told("{location}: it has no messages; leave the row out", location=location)
     if not chat.answers and not any_loss:
-        raise Refused(
-            f"{location}: no message of the {ASSISTANT}, so nothing to learn; leave the row out, or set data.loss_on "
-            "to all"
+        raise Told(
+            "{location}: no message of the {assistant}, so nothing to learn; leave the row out, or set "
+            "data.loss_on to all",
+            location=location,
+            assistant=ASSISTANT,
         )
     return chat
 
@@ -174,8 +182,11 @@ def _chat(location: str, values: Mapping[str, Any], format: str) -> Chat:
         messages = _told(location, values, _messages(location, name, values[name]))
         return _weighted(messages, _tools(location, values.get(TOOLS)), 0)
     if values.get(INSTRUCTION) is None:
-        raise Refused(
-            f"{location} has no {' or '.join(MESSAGE_COLUMNS[:2])} and no {INSTRUCTION}; fill it or leave the row out"
+        raise Told(
+            "{location} has no {messages} and no {instruction}; fill it or leave the row out",
+            messages=" or ".join(MESSAGE_COLUMNS[:2]),
+            location=location,
+            instruction=INSTRUCTION,
         )
     asked = _text(location, INSTRUCTION, values[INSTRUCTION])
     more = _text(location, INPUT, values.get(INPUT) or "")
@@ -191,7 +202,11 @@ def _history(location: str, found: Any) -> list[tuple[str, str]]:
     """Questions and answers before an instruction, as LLaMA-Factory has them; their answers carry loss, too."""
     turns = [] if found is None else found
     if not isinstance(turns, list) or any(not isinstance(turn, list) or len(turn) != 2 for turn in turns):
-        raise Refused(f"{location}: column {HISTORY!r} is no list of pairs; give [question, answer] of each turn")
+        raise Told(
+            "{location}: column {history!r} is no list of pairs; give [question, answer] of each turn",
+            location=location,
+            history=HISTORY,
+        )
     return [(_text(location, HISTORY, asked), _text(location, HISTORY, answer)) for asked, answer in turns]
 
 
@@ -199,20 +214,37 @@ def _check_columns(location: str, values: Mapping[str, Any], format: str) -> Non
     """Refuse what a column would change of the loss or of the messages, and is not read."""
     for name, value in values.items():
         if name in FLAGS and value is not None and not _is_flag(value, 1):
-            raise Refused(
-                f"{location}: column {name!r} is {value!r}, and rows are not weighed; leave out the row or it"
+            raise Told(
+                "{location}: column {name!r} is {!r}, and rows are not weighed; leave out the row or it",
+                value,
+                location=location,
+                name=name,
             )
         if name in UNLEARNED and value not in (None, "", [], {}):
-            raise Refused(f"{location}: column {name!r} holds {UNLEARNED[name]}; leave out the row or the column")
+            raise Told(
+                "{location}: column {name!r} holds {kind}; leave out the row or the column",
+                location=location,
+                name=name,
+                kind=UNLEARNED[name],
+            )
     instructed = format == CHAT and all(values.get(name) is None for name in MESSAGE_COLUMNS)
     if values.get(HISTORY) and not instructed:
-        raise Refused(f"{location}: column {HISTORY!r} goes before an {INSTRUCTION}; put its turns among the messages")
+        raise Told(
+            "{location}: column {history!r} goes before an {instruction}; put its turns among the messages",
+            location=location,
+            history=HISTORY,
+            instruction=INSTRUCTION,
+        )
     if format == COMPLETION and not isinstance(values.get(PROMPT), list):
         for name in (SYSTEM, TOOLS):
             if values.get(name) not in (None, "", "[]", []):
-                raise Refused(
-                    f"{location}: column {name!r} is for messages, and {PROMPT!r} is a text; give both {PROMPT} and "
-                    f"{ANSWER} as lists of messages, or leave the column out"
+                raise Told(
+                    "{location}: column {name!r} is for messages, and {prompt!r} is a text; give both {prompt} and "
+                    "{answer} as lists of messages, or leave the column out",
+                    location=location,
+                    name=name,
+                    prompt=PROMPT,
+                    answer=ANSWER,
                 )
 
 
@@ -224,8 +256,10 @@ def _told(location: str, values: Mapping[str, Any], messages: tuple[Message, ...
     if messages[0]["role"] != SYSTEM:
         return ({"role": SYSTEM, "content": told}, *messages)
     if messages[0]["content"].strip() != told.strip():
-        raise Refused(
-            f"{location}: its messages begin with another {SYSTEM} message than column {SYSTEM!r} holds; leave one out"
+        raise Told(
+            "{location}: its messages begin with another {system} message than column {system!r} holds; leave one out",
+            location=location,
+            system=SYSTEM,
         )
     return messages
 
@@ -242,10 +276,15 @@ def _is_flag(value: Any, number: int) -> bool:
 
 def _messages(location: str, column: str, found: Any) -> tuple[Message, ...]:
     if not isinstance(found, list):
-        raise Refused(f"{location}: column {column!r} holds {type(found).__name__}; give a list of messages")
+        raise Told(
+            "{location}: column {column!r} holds {}; give a list of messages",
+            type(found).__name__,
+            location=location,
+            column=column,
+        )
     messages: list[Message] = []
     for number, each in enumerate(found, start=1):
-        at = f"{location}, message {number}"
+        at = inside(location, f"message {number}")
         message = _message(at, each)
         if message["role"] != CALL:
             messages.append(message)
@@ -253,7 +292,10 @@ def _messages(location: str, column: str, found: Any) -> tuple[Message, ...]:
         message = {**message, "role": ASSISTANT, "content": "", CALLS: calls_in(at, message["content"])}
         before = messages.pop() if messages and messages[-1]["role"] == ASSISTANT else {**message, CALLS: []}
         if before.get(WEIGHT, 1) != message.get(WEIGHT, 1):
-            raise Refused(f"{at}: it calls and the one before it answers, which is one message; give both or none loss")
+            raise Told(
+                "{location}: it calls and the one before it answers, which is one message; give both or none loss",
+                location=at,
+            )
         messages.append({**before, CALLS: [*before.get(CALLS, []), *message[CALLS]]})
     return tuple(messages)
 
@@ -262,16 +304,24 @@ def _message(location: str, found: Any) -> dict[str, Any]:
     """A message with `role` and `content`, and `weight` 0 or 1 where one of FLAGS is given; keys that are null, as
     Parquet fills them in, are left out."""
     if not isinstance(found, dict):
-        raise Refused(f"{location}: it is {type(found).__name__}; give an object with role and content")
+        raise Told(
+            "{location}: it is {}; give an object with role and content",
+            type(found).__name__,
+            location=location,
+        )
     message = with_objects(without_nulls(found))
     role = message.pop("from", None) if "role" not in message else message.pop("role")
     content = message.pop("value", None) if "content" not in message else message.pop("content")
     if not isinstance(role, str) or not role:
-        raise Refused(f"{location}: it has no role; give system, user, assistant or tool")
+        raise Told("{location}: it has no role; give system, user, assistant or tool", location=location)
     role = OTHER_ROLES.get(role.strip().lower(), role.strip().lower())
     if role not in (*ROLES, CALL):
-        raise Refused(
-            f"{location}: role {role!r} is not known; give {', '.join(ROLES)}, or one of {', '.join(OTHER_ROLES)}"
+        raise Told(
+            "{location}: role {!r} is not known; give {roles}, or one of {others}",
+            role,
+            location=location,
+            roles=", ".join(ROLES),
+            others=", ".join(OTHER_ROLES),
         )
     if role == ASSISTANT and CALL in message:
         message[CALLS] = [*message.get(CALLS, []), *calls_in(location, message.pop(CALL))]
@@ -281,7 +331,7 @@ def _message(location: str, found: Any) -> dict[str, Any]:
         content = ""
     if not isinstance(content, str):
         kind = "no content" if content is None else f"content of type {type(content).__name__}"
-        raise Refused(f"{location}: it has {kind}; give a text")
+        raise Told("{location}: it has {}; give a text", kind, location=location)
     return {"role": role, "content": content, **_plain_flags(location, role, message)}
 
 
@@ -290,15 +340,26 @@ def _plain_flags(location: str, role: str, message: dict[str, Any]) -> dict[str,
     flags = {key: message[key] for key in FLAGS if key in message}
     for key, value in flags.items():
         if not _is_flag(value, 0) and not _is_flag(value, 1):
-            raise Refused(
-                f"{location}: {key!r} is {value!r}; give true or false, or 1 or 0: a message has loss or none"
+            raise Told(
+                "{location}: {key!r} is {!r}; give true or false, or 1 or 0: a message has loss or none",
+                value,
+                location=location,
+                key=key,
             )
         if value and key in (TRAIN, TRAINING) and role not in (ASSISTANT, CALL):
-            raise Refused(
-                f"{location}: {key!r} asks for loss on a message of the {role}; only those of the {ASSISTANT} have any"
+            raise Told(
+                "{location}: {key!r} asks for loss on a message of the {role}; only those of the {assistant} have any",
+                location=location,
+                key=key,
+                role=role,
+                assistant=ASSISTANT,
             )
     if len(set(flags.values())) > 1:
-        raise Refused(f"{location}: {' and '.join(map(repr, flags))} contradict each other; leave one out")
+        raise Told(
+            "{location}: {flags} contradict each other; leave one out",
+            location=location,
+            flags=" and ".join(map(repr, flags)),
+        )
     plain = {key: value for key, value in message.items() if key not in flags}
     return {**plain, WEIGHT: int(next(iter(flags.values())))} if flags else plain
 
@@ -307,7 +368,10 @@ def _joined(location: str, parts: list[Any]) -> str:
     """The text of a content in parts; Refused for parts that are no texts, such as images."""
     for part in parts:
         if not isinstance(part, dict) or part.get("type", "text") != "text" or not isinstance(part.get("text"), str):
-            raise Refused(f"{location}: its content has a part that is no text; only texts can be trained on")
+            raise Told(
+                "{location}: its content has a part that is no text; only texts can be trained on",
+                location=location,
+            )
     return "".join(part["text"] for part in parts)
 
 
@@ -317,17 +381,30 @@ def _tools(location: str, found: Any) -> tuple[Any, ...]:
         try:
             found = json.loads(found or "[]")
         except ValueError as error:
-            raise Refused(f"{location}: 'tools' is not JSON ({error}); give a list of functions") from None
+            raise Told(
+                "{location}: 'tools' is not JSON ({}); give a list of functions",
+                error,
+                location=location,
+            ) from None
     if found is None:
         return ()
     if not isinstance(found, list):
-        raise Refused(f"{location}: 'tools' holds {type(found).__name__}; give a list of functions")
+        raise Told("{location}: 'tools' holds {}; give a list of functions", type(found).__name__, location=location)
     return tuple(without_nulls(found))
 
 
 def _text(location: str, column: str, value: Any) -> str:
     if value is None:
-        raise Refused(f"{location} has nothing in column {column!r}; fill it or leave the row out")
+        raise Told(
+            "{location} has nothing in column {column!r}; fill it or leave the row out",
+            location=location,
+            column=column,
+        )
     if not isinstance(value, str):
-        raise Refused(f"{location}: column {column!r} holds {type(value).__name__}, not text; give strings")
+        raise Told(
+            "{location}: column {column!r} holds {}, not text; give strings",
+            type(value).__name__,
+            location=location,
+            column=column,
+        )
     return value

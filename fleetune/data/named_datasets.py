@@ -21,9 +21,10 @@ import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.class_features import loaded_names
+from fleetune.data.public_words import Told
 from fleetune.data.splits import tested_split, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable
-from fleetune.errors import Refused, TryAgain, first_line
+from fleetune.errors import TryAgain, first_line
 
 
 def digits() -> DataSource:
@@ -142,7 +143,11 @@ def hub_source(request: DataRequest) -> DataSource:
     splits = _load(request.source, request.streaming)
     test = tested_split(splits)
     if "train" not in splits:
-        raise Refused(f"data: {request.source} has the splits {', '.join(splits)}; one must be called train")
+        raise Told(
+            "data: {source} has the splits {}; one must be called train",
+            ", ".join(splits),
+            source=request.source,
+        )
     train_rows, test_rows = streamed_rows(request, bool(test)) if request.streaming else (None, None)
     return DataSource(
         train=(_hub_table(f"{request.source} (train)", splits["train"], train_rows),),
@@ -198,7 +203,7 @@ def _commit(name: str, revision: str) -> str:
         return cached
     except HfHubHTTPError as error:
         if error.response is not None and error.response.status_code in REFUSALS:
-            raise Refused(f"data: {name}@{revision} cannot be read from the hub ({first_line(error)})") from None
+            raise Told("data: {}@{} cannot be read from the hub ({})", name, revision, first_line(error)) from None
         reason = first_line(error)
     except Exception as error:  # the network, a proxy, a damaged answer
         reason = first_line(error) or type(error).__name__
@@ -241,9 +246,10 @@ def _datasets(source: str) -> Any:
     try:
         return importlib.import_module("datasets")
     except ImportError:
-        raise Refused(
-            f"data: {source!r} is not a local file or folder, and loading it from the Hugging Face hub needs the "
-            "package datasets; run `pip install 'fleetune[hub]'`"
+        raise Told(
+            "data: {source!r} is not a local file or folder, and loading it from the Hugging Face hub needs the "
+            "package datasets; run `pip install 'fleetune[hub]'`",
+            source=source,
         ) from None
 
 
@@ -260,7 +266,7 @@ def _load(source: str, streaming: bool) -> Mapping[str, Any]:
             **({"streaming": True} if streaming else {}),
         )
     except (FileNotFoundError, ValueError) as error:
-        raise Refused(f"data: {source!r} cannot be loaded from the hub ({first_line(error)})") from None
+        raise Told("data: {source!r} cannot be loaded from the hub ({})", first_line(error), source=source) from None
     except (ConnectionError, OSError) as error:
         raise TryAgain(f"data: the hub did not give {source!r} ({first_line(error)}); try again") from None
     assert isinstance(splits, Mapping)

@@ -10,10 +10,10 @@ from fleetune.data.dialogues import INSTRUCTION, MESSAGE_COLUMNS, PROMPT, Chat, 
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
 from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
+from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
 from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
 from fleetune.data.tokenization import pack_documents, token_arrays
-from fleetune.errors import Refused
 
 REPORT_EVERY = 256
 
@@ -71,9 +71,12 @@ def write_sequences(job: Job) -> Written:
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:
-            raise Refused(
-                f"data: no {name} sample has a token with loss within max_length {request.max_length} (the longest has "
-                f"{fitted.longest} tokens); set data.max_length to more"
+            raise Told(
+                "data: no {} sample has a token with loss within max_length {max_length} (the longest has {} "
+                "tokens); set data.max_length to more",
+                name,
+                fitted.longest,
+                max_length=request.max_length,
             )
         notes += fitted.note(name, request.max_length)
         together = pack if request.packing else pad

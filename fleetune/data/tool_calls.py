@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleetune.errors import Refused
+from fleetune.data.public_words import Told
 
 CALLS, FUNCTION, ARGUMENTS, NAME = "tool_calls", "function", "arguments", "name"
 Message = Mapping[str, Any]
@@ -31,9 +31,12 @@ def calls_in(location: str, found: Any) -> list[dict[str, Any]]:
     plain = _json(found)
     calls = plain if isinstance(plain, list) else [plain]
     if not calls or not all(isinstance(call, dict) and call.get(NAME) and ARGUMENTS in call for call in calls):
-        raise Refused(
-            f"{location}: its call of a function is no JSON object with {NAME} and {ARGUMENTS}, nor a list of such; "
-            "mend it or leave the row out"
+        raise Told(
+            "{location}: its call of a function is no JSON object with {name} and {arguments}, nor a list of such; "
+            "mend it or leave the row out",
+            location=location,
+            name=NAME,
+            arguments=ARGUMENTS,
         )
     return [{"type": FUNCTION, FUNCTION: {NAME: call[NAME], ARGUMENTS: _parsed(call[ARGUMENTS])}} for call in calls]
 

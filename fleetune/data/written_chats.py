@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleetune.data.dialogues import Chat, Message
+from fleetune.data.public_words import Told
 from fleetune.data.tool_calls import CALLS, called_names, fitting, tool_names, with_names
-from fleetune.errors import Refused, first_line
+from fleetune.errors import first_line
 
 PLAIN_KEYS = frozenset({"role", "content", CALLS, "tool_call_id", "name"})
 REASONING = frozenset({"reasoning_content", "thinking", "reasoning"})
@@ -19,9 +20,11 @@ def rendered(tokenizer: Any, location: str, messages: Sequence[Message], tools: 
         told = fitting(tokenizer, messages, tools)
         text = tokenizer.apply_chat_template(told, tools=list(tools) or None, tokenize=False, **settings)
     except Exception as error:  # templates are programs, and raise what they like
-        raise Refused(
-            f"{location}: the chat template does not take its messages ({first_line(error)}); mend or leave out the "
-            "row, or name another template with data.chat_template"
+        raise Told(
+            "{location}: the chat template does not take its messages ({}); mend or leave out the row, or name "
+            "another template with data.chat_template",
+            first_line(error),
+            location=location,
         ) from None
     return str(text)
 
@@ -34,15 +37,20 @@ def check_written(tokenizer: Any, location: str, chat: Chat, text: str) -> None:
             if not any(
                 re.search(rf"\b{re.escape(each)}\b", source) for each in (REASONING if key in REASONING else {key})
             ):
-                raise Refused(
-                    f"{location}, message {number}: key {key!r} is not known, and the chat template does not write it; "
-                    "leave it out, or name a template that does with data.chat_template"
+                raise Told(
+                    "{location}, message {number}: key {!r} is not known, and the chat template does not write it; "
+                    "leave it out, or name a template that does with data.chat_template",
+                    key,
+                    location=location,
+                    number=number,
                 )
     left_out = _left_out(tokenizer, location, chat, text)
     if left_out is not None:
-        raise Refused(
-            f"{location}: the chat template does not write {left_out}; leave out the row, or name a template that does "
-            "with data.chat_template"
+        raise Told(
+            "{location}: the chat template does not write {}; leave out the row, or name a template that does with "
+            "data.chat_template",
+            left_out,
+            location=location,
         )
 
 
