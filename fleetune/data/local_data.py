@@ -32,7 +32,7 @@ from fleetune.data.labels import is_whole_number, spell_labels
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.data.public_words import Told, ToldAgain, public_words
 from fleetune.data.sources import checked_digest, content_digest, open_source, validate_data
-from fleetune.data.writer import write_data
+from fleetune.data.writer import ensure_data
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 LONGEST_LABEL = 64
@@ -92,7 +92,7 @@ def survey(
 
 
 def prepare(asked: Preparation, folder: Path) -> LocalSource:
-    """Write the arrays of a device's data into a folder of its own, unless those of the same content are there.
+    """Write the arrays of a device's data into a folder of its own, unless they are there whole.
 
     Returns what may be reported, with an empty device. Refused: images of another shape than all have agreed on.
     """
@@ -100,8 +100,7 @@ def prepare(asked: Preparation, folder: Path) -> LocalSource:
     digest = content_digest(asked.request)
     if digest != asked.expected_digest:
         raise ToldAgain("its data were changed after this run surveyed them; start the run again")
-    if not (folder / "data.json").exists():
-        write_data(asked, folder)
+    ensure_data(asked, folder)
     data = PreparedData(folder)
     shapes = {array.shape[-2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS}
     if shapes - {asked.shared.image_shape}:

@@ -37,13 +37,17 @@ from fleetune.data.prepared_data import (
     DataInfo,
     LocalInfo,
     SplitInfo,
+    check_files,
     create_arrays,
+    file_digests,
 )
 from fleetune.data.public_words import Told
 from fleetune.data.sequence_writer import has_sequences, unread_dialogues, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
 from fleetune.data.tokenization import TextEncoder, check_length
+from fleetune.errors import TryAgain
+from fleetune.filesystem import sync, sync_tree
 
 CHUNK_SAMPLES = 512
 NOT_HERE = "local"
@@ -110,8 +114,20 @@ def write_data(asked: Preparation, folder: Path) -> None:
             notes=(*_byte_tokenizer_note(spec), *source.notes, *written.notes),
             chats=written.chats,
             local=_local_info(asked, written),
+            files=file_digests(part),
         )
         json_io.write(info, part / INFO)
+
+
+def ensure_data(asked: Preparation, folder: Path) -> None:
+    """Write prepared data into `folder`, unless they are there as they were written; damaged ones are removed first."""
+    if (folder / INFO).exists():
+        try:
+            check_files(folder)
+            return
+        except TryAgain:
+            shutil.rmtree(folder)
+    write_data(asked, folder)
 
 
 def _written(job: Job) -> Written:
@@ -268,7 +284,10 @@ def _byte_tokenizer_note(spec: InputSpec) -> tuple[str, ...]:
 
 @contextmanager
 def _atomic_folder(folder: Path) -> Iterator[Path]:
-    """Temporary folder that is renamed to `folder` if the body succeeds, and is deleted if it fails."""
+    """Temporary folder that is renamed to `folder` if the body succeeds, and is deleted if it fails.
+
+    All of it is on disk before it has its name, so that no power cut leaves zeros for data.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Told("{}: it already holds something; give a new or empty folder", folder)
     part = folder.with_name(folder.name + ".part")
@@ -276,6 +295,8 @@ def _atomic_folder(folder: Path) -> Iterator[Path]:
     part.mkdir(parents=True)
     try:
         yield part
+        sync_tree(part)
         part.replace(folder)
+        sync(folder.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
