@@ -75,6 +75,12 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def sync_tree(folder: Path) -> None:
+    """Wait until every file and folder of a folder is on disk; its own name is not."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
 def write_durably(content: bytes, part: Path, whole: Path) -> None:
     """Write `content` to `part`, then rename it to `whole`, which lies in the same folder; it is on disk afterwards.
 

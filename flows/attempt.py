@@ -17,6 +17,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.errors import Refused, TryAgain, by_exit_code
+from fleetune.filesystem import write_durably
 from fleetune.launching import Command, Job, Launcher, describe_exit
 from fleetune.launching.job import exit_code_after_output
 from fleetune.store import Ingredients, Store
@@ -159,9 +160,8 @@ def for_container(spec: StageSpec, task: StageTask, config: RunConfig) -> tuple[
 
 def write_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:
     """Write the ingredients of an attempt's key, which later attempts compare with theirs."""
-    part = work / f"{INGREDIENTS}.part"
-    part.write_text(json.dumps(dict(ingredients), indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    part.replace(work / INGREDIENTS)
+    text = json.dumps(dict(ingredients), indent=1, sort_keys=True) + "\n"
+    write_durably(text.encode(), work / f"{INGREDIENTS}.part", work / INGREDIENTS)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from fleetune.errors import Refused
+from fleetune.filesystem import write_durably
 
 T = TypeVar("T")
 
@@ -111,12 +112,11 @@ def read(kind: type[T], path: Path) -> T:
 
 
 def write(record: Any, path: Path) -> None:
-    """Write a record as JSON text atomically."""
+    """Write a record as JSON text atomically; it is on disk afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text(record), encoding="utf-8")
-        part.replace(path)
+        write_durably(text(record).encode(), part, path)
     finally:
         part.unlink(missing_ok=True)
 

@@ -2,13 +2,15 @@
 
 Each sample is written as one text and tokenized once, so that its tokens are those that the model will meet. A token
 carries loss if it holds at least one character of a completion. Completions of a chat are found in the text that the
-tokenizer's chat template makes of it: by the template's own `{% generation %}` marks, else by comparing the text with
-that of the first messages alone. A template by which neither can tell where an answer lies is refused.
+tokenizer's chat template makes of it: by the template's own `{% generation %}` marks, which are written into a second
+text, else by comparing the text with that of the first messages alone. A template by which neither can tell where an
+answer lies is refused.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,13 @@ import numpy as np
 from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.dialogues import Chat, Completion, Message
 from fleetune.data.examples import Example
+from fleetune.data.public_words import Told
 from fleetune.data.tokenization import check_ids, end_token_id
-from fleetune.data.tool_calls import fitting
-from fleetune.errors import Refused, first_line
+from fleetune.data.written_chats import check_written, rendered
+from fleetune.errors import Refused
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
-GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 OPEN, CLOSE = "\ue0f1", "\ue0f2"
 """Characters for private use, put around an answer to find it in what a template writes."""
 Span = tuple[int, int]
@@ -80,58 +83,63 @@ class SequenceEncoder:
     def _chat(self, location: str, chat: Chat) -> tuple[list[int], list[bool]]:
         if self.tokenizer.chat_template is None:
             folder = self.spec.tokenizer or "the byte tokenizer"
-            raise Refused(
-                f"{folder}: the tokenizer has no chat template, which chats need; name a Jinja file with "
-                "data.chat_template, or give columns prompt and completion"
+            raise Told(
+                "{}: the tokenizer has no chat template, which chats need; name a Jinja file with "
+                "data.chat_template, or give columns prompt and completion",
+                folder,
             )
         text = self.written(location, chat.messages, chat)
+        check_written(self.tokenizer, location, chat, text)
         ids, offsets = self._tokens(location, text, special=False)
         if self.loss_on_all:
             return ids, [True] * len(ids)
         every = [number for number, message in enumerate(chat.messages) if message["role"] == "assistant"]
-        if list(chat.answers) == every and GENERATION.search(self.tokenizer.get_chat_template()):
-            return ids, self._marked_by_template(location, chat, ids)
+        source = str(self.tokenizer.get_chat_template(tools=list(chat.tools) or None))
+        if list(chat.answers) == every and GENERATION.search(source):
+            return ids, _inside(offsets, self._marked_by_template(location, chat, text, source))
         template = _ChatText(self, location, chat, text)
         return ids, _inside(offsets, [template.span(number) for number in chat.answers])
 
-    def _marked_by_template(self, location: str, chat: Chat, ids: list[int]) -> list[bool]:
-        found = self.tokenizer.apply_chat_template(
-            fitting(self.tokenizer, chat.messages, chat.tools),
-            tools=list(chat.tools) or None,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            tokenizer_kwargs={"verbose": False},
-        )
-        assert found["input_ids"] == ids, location
-        if not any(found["assistant_masks"]):
-            raise Refused(f"{location}: the chat template marks nothing of its answers as generated; mend the template")
-        return [bool(mark) for mark in found["assistant_masks"]]
+    def _marked_by_template(self, location: str, chat: Chat, text: str, source: str) -> list[Span]:
+        """Characters [first, end) that the template's own marks enclose."""
+        unused = (mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in text)
+        first, last = next(unused), next(unused)
+        marked = self.written(location, chat.messages, chat, template=GENERATION.sub(_with_marks(first, last), source))
+        pieces = re.split(f"([{first}{last}])", marked)
+        if "".join(pieces[::2]) != text or pieces[1::2] != [first, last] * (len(pieces) // 4):
+            raise Told(
+                "{location}: what the chat template writes depends on its {{% generation %}} marks; take them out "
+                "of what it trims, cuts or repeats",
+                location=location,
+            )
+        ends = list(accumulate(map(len, pieces[::2])))
+        spans = list(zip(ends[0:-1:2], ends[1::2], strict=True))
+        if not any(first < end for first, end in spans):
+            raise Told(
+                "{location}: the chat template marks nothing of its answers as generated; mend the template",
+                location=location,
+            )
+        return spans
 
     def _tokens(self, location: str, text: str, special: bool) -> tuple[list[int], list[Span]]:
         """Token ids of a text, and the characters [first, end) that each stands for."""
         if not self.tokenizer.is_fast:
-            raise Refused(
-                f"{self.spec.tokenizer}: this tokenizer does not tell which characters its tokens stand for; save it "
-                "with a tokenizer.json"
+            raise Told(
+                "{}: this tokenizer does not tell which characters its tokens stand for; save it with a tokenizer.json",
+                self.spec.tokenizer,
             )
         found = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
         if not found["input_ids"]:
-            raise Refused(f"{location}: the tokenizer makes no token of it; leave the row out")
+            raise Told("{location}: the tokenizer makes no token of it; leave the row out", location=location)
         return list(found["input_ids"]), list(found["offset_mapping"])
 
-    def written(self, location: str, messages: Sequence[Message], chat: Chat, ask: bool = False) -> str:
-        """What the chat template makes of messages; `ask`: with the beginning of an answer."""
-        told = fitting(self.tokenizer, messages, chat.tools)
-        try:
-            text = self.tokenizer.apply_chat_template(
-                told, tools=list(chat.tools) or None, tokenize=False, add_generation_prompt=ask
-            )
-        except Exception as error:  # templates are programs, and raise what they like
-            raise Refused(
-                f"{location}: the chat template does not take its messages ({first_line(error)}); mend or leave out "
-                "the row, or name another template with data.chat_template"
-            ) from None
-        return str(text)
+    def written(
+        self, location: str, messages: Sequence[Message], chat: Chat, ask: bool = False, template: str | None = None
+    ) -> str:
+        """What the chat template, or another, makes of messages; `ask`: with the beginning of an answer."""
+        return rendered(
+            self.tokenizer, location, messages, chat.tools, add_generation_prompt=ask, chat_template=template
+        )
 
 
 @dataclass(frozen=True)
@@ -183,11 +191,27 @@ class _ChatText:
     def _unstable(self, number: int, why: str) -> Refused:
         folder = self.encoder.spec.tokenizer
         whose = "data.chat_template" if folder is None else f"the chat template of {folder.name}"
-        return Refused(
-            f"{self.location}, message {number + 1}: {whose} does not tell which tokens the assistant writes: {why}; "
-            "put {% generation %} and {% endgeneration %} around them in a copy of it and name that with "
-            "data.chat_template, or set data.loss_on: all"
+        return Told(
+            "{location}, message {number}: {whose} does not tell which tokens the assistant writes: {why}; put {{% "
+            "generation %}} and {{% endgeneration %}} around them in a copy of it and name that with "
+            "data.chat_template, or set data.loss_on: all",
+            location=self.location,
+            whose=whose,
+            why=why,
+            number=number + 1,
         )
+
+
+def _with_marks(first: str, last: str) -> Callable[[re.Match[str]], str]:
+    """Put a character where a generation block begins and where it ends, within what its tags trim around them."""
+
+    def marked(tag: re.Match[str]) -> str:
+        left, ends, right = tag.groups()
+        if ends:
+            return f"{{%{left} endgeneration %}}{{{{ '{last}' }}}}{{% if true %}}{{% endif {right}%}}"
+        return f"{{%{left} if true %}}{{% endif %}}{{{{ '{first}' }}}}{{% generation {right}%}}"
+
+    return marked
 
 
 def _inside(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:

@@ -1,12 +1,30 @@
-"""Names of classes in the features of Hugging Face data sets: those of a ClassLabel, or of a list of them."""
+"""Names of classes: in one Unicode form, and in the features of Hugging Face data sets, of a ClassLabel or a list."""
 
 import json
+import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 CLASS_LABEL = "ClassLabel"
 LISTS = ("Sequence", "List", "LargeList")
 """Kinds of features that are lists, by the version of the `datasets` package that wrote them."""
+
+
+INVISIBLE = re.compile("[\ufe00-\ufe0f\u034f]")
+"""Selectors of variants and joiners, which are marks; those of the categories Cc and Cf are invisible, too."""
+
+
+def composed(name: str) -> str:
+    """A name with composed characters (NFC): macOS decomposes them, others do not."""
+    return unicodedata.normalize("NFC", name)
+
+
+def visible(name: str) -> str:
+    """What is seen of a name: without invisible characters, and with single spaces of one kind."""
+    seen = (" " if each.isspace() else each for each in composed(name))
+    kept = (each for each in seen if unicodedata.category(each) not in ("Cc", "Cf") and not INVISIBLE.match(each))
+    return " ".join("".join(kept).split())
 
 
 def stored_names(noted: bytes, column: str) -> tuple[str, ...]:
@@ -17,7 +35,7 @@ def stored_names(noted: bytes, column: str) -> tuple[str, ...]:
             feature = feature["feature"]
         elif isinstance(feature, list):
             (feature,) = feature
-        return tuple(feature["names"]) if feature["_type"] == CLASS_LABEL else ()
+        return tuple(map(composed, feature["names"])) if feature["_type"] == CLASS_LABEL else ()
     except (ValueError, KeyError, TypeError):
         return ()
 
@@ -28,4 +46,4 @@ def loaded_names(feature: Any) -> tuple[str, ...]:
         return loaded_names(feature[0])
     if type(feature).__name__ in LISTS:
         return loaded_names(feature.feature)
-    return tuple(getattr(feature, "names", None) or ())
+    return tuple(map(composed, getattr(feature, "names", None) or ()))

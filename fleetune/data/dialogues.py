@@ -2,8 +2,11 @@
 
 | format | columns |
 |---|---|
-| chat | `messages` or `conversations` (role and content; from and value), `tools`; instruction, input, output |
+| chat | `messages` or `conversations` (role and content; from and value); instruction, input, output, `history` |
 | completion | `prompt` and `completion`: texts, or lists of messages |
+
+Both may have `system` and `tools`. What axolotl, LLaMA-Factory and ms-swift give a meaning that is not known here is
+refused by name.
 """
 
 import json
@@ -12,16 +15,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetune.contracts.run_config import CHAT, COMPLETION, TEXT
-from fleetune.data.tool_calls import CALLS, with_objects, without_nulls
-from fleetune.errors import Refused
+from fleetune.data.public_words import Told, inside
+from fleetune.data.tool_calls import CALLS, calls_in, with_objects, without_nulls
 
 MESSAGE_COLUMNS = ("messages", "conversations", "conversation")
 PROMPT, ANSWER = "prompt", "completion"
 INSTRUCTION, INPUT, OUTPUT = "instruction", "input", "output"
-SYSTEM, ASSISTANT = "system", "assistant"
+SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL = ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles; a column may have the name of the first."""
-ROLES = {"human": "user", "gpt": ASSISTANT, "model": ASSISTANT, "bot": ASSISTANT, "observation": "tool"}
-"""Roles by the names that some files give them; any other is left to the chat template."""
+CALL = "function_call"
+"""Role of a message that holds calls of the assistant as JSON, and key of a call as older files have it."""
+OTHER_ROLES = {
+    **dict.fromkeys(("human", "usr"), USER),
+    **dict.fromkeys(("gpt", "model", "bot", "chatbot"), ASSISTANT),
+    **dict.fromkeys(("observation", "function", "tool_response", "ipython"), TOOL),
+    **dict.fromkeys(("tool_call", CALL), CALL),
+}
+"""Roles by the names that some files give them."""
+WEIGHT, LOSS, TRAIN, TRAINING = FLAGS = ("weight", "loss", "train", "training")
+"""Keys that say whether a message of the assistant carries loss, as OpenAI, ms-swift and axolotl call them."""
+HISTORY, TOOLS = "history", "tools"
+UNLEARNED = {
+    **dict.fromkeys(("chosen", "rejected", "rejected_response", "kto_tag"), "preferences, which are not learned"),
+    **dict.fromkeys(
+        ("image", "images", "video", "videos", "audio", "audios"), "no texts, which alone are read in chats"
+    ),
+    "chat_template_kwargs": "settings of the chat template, which are not used",
+}
+"""Columns that change what trainers learn of a dialogue, and what they hold."""
 Message = Mapping[str, Any]
 
 
@@ -97,7 +118,15 @@ def row_format(columns: Sequence[str], text_column: str, asked: str | None) -> s
         CHAT: f"{' or '.join(MESSAGE_COLUMNS[:2])}, or {INSTRUCTION} and {OUTPUT}",
         COMPLETION: f"{PROMPT} and {ANSWER}",
     }
-    raise Refused(f"no {wanted[asked]} for data.format: {asked}; it has {', '.join(columns)}")
+    raise Told("no {wanted} for data.format: {asked}; it has {}", ", ".join(columns), wanted=wanted[asked], asked=asked)
+
+
+def unread_columns(columns: Sequence[str], format: str) -> tuple[str, ...]:
+    """Columns of rows of chats or completions that are neither read nor refused."""
+    messages = next((name for name in MESSAGE_COLUMNS if name in columns), None)
+    instruction = (INSTRUCTION, INPUT, OUTPUT, HISTORY)
+    named = (PROMPT, ANSWER) if format == COMPLETION else (messages,) if messages else instruction
+    return tuple(name for name in columns if name not in (*named, SYSTEM, TOOLS, *FLAGS, *UNLEARNED, HISTORY))
 
 
 def has_pairs(columns: Sequence[str], text_column: str) -> bool:
@@ -109,7 +138,9 @@ def read_pair(location: str, values: Mapping[str, Any], columns: tuple[str, str]
     """The text that is read and the one that is written, from two columns; Refused names the location."""
     for name in columns:
         if not isinstance(values.get(name), str) or not values[name].strip():
-            raise Refused(f"{location}: column {name!r} holds no text; fill it or leave the row out")
+            raise Told(
+                "{location}: column {name!r} holds no text; fill it or leave the row out", location=location, name=name
+            )
     return Completion(*(str(values[name]) for name in columns))
 
 
@@ -118,18 +149,25 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
 
     any_loss: whether a chat without a message that carries loss is taken.
     """
+    _check_columns(location, values, format)
     if format == COMPLETION and not isinstance(values.get(PROMPT), list):
         prompt, answer = (_text(location, name, values.get(name)) for name in (PROMPT, ANSWER))
         if not answer.strip():
-            raise Refused(f"{location}: {ANSWER!r} is empty; fill it or leave the row out")
+            raise Told(
+                "{location}: {answer!r} is empty; fill it or leave the row out",
+                location=location,
+                answer=ANSWER,
+            )
         return Completion(prompt, answer)
     chat = _chat(location, values, format)
     if not chat.messages:
-        raise Refused(f"{location}: it has no messages; leave the row out")
+        raise Told("{location}: it has no messages; leave the row out", location=location)
     if not chat.answers and not any_loss:
-        raise Refused(
-            f"{location}: no message of the {ASSISTANT}, so nothing to learn; leave the row out, or set data.loss_on "
-            "to all"
+        raise Told(
+            "{location}: no message of the {assistant}, so nothing to learn; leave the row out, or set "
+            "data.loss_on to all",
+            location=location,
+            assistant=ASSISTANT,
         )
     return chat
 
@@ -137,20 +175,77 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
 def _chat(location: str, values: Mapping[str, Any], format: str) -> Chat:
     if format == COMPLETION:
         prompt = _told(location, values, _messages(location, PROMPT, values[PROMPT]))
-        return _weighted((*prompt, *_messages(location, ANSWER, values.get(ANSWER))), (), len(prompt))
+        messages = (*prompt, *_messages(location, ANSWER, values.get(ANSWER)))
+        return _weighted(messages, _tools(location, values.get(TOOLS)), len(prompt))
     name = next((name for name in MESSAGE_COLUMNS if values.get(name) is not None), None)
     if name is not None:
         messages = _told(location, values, _messages(location, name, values[name]))
-        return _weighted(messages, _tools(location, values.get("tools")), 0)
+        return _weighted(messages, _tools(location, values.get(TOOLS)), 0)
     if values.get(INSTRUCTION) is None:
-        raise Refused(
-            f"{location} has no {' or '.join(MESSAGE_COLUMNS[:2])} and no {INSTRUCTION}; fill it or leave the row out"
+        raise Told(
+            "{location} has no {messages} and no {instruction}; fill it or leave the row out",
+            messages=" or ".join(MESSAGE_COLUMNS[:2]),
+            location=location,
+            instruction=INSTRUCTION,
         )
     asked = _text(location, INSTRUCTION, values[INSTRUCTION])
     more = _text(location, INPUT, values.get(INPUT) or "")
     answer = _text(location, OUTPUT, values.get(OUTPUT))
-    question = {"role": "user", "content": f"{asked}\n\n{more}" if more else asked}
-    return Chat(_told(location, values, (question, {"role": ASSISTANT, "content": answer})))
+    turns = (*_history(location, values.get(HISTORY)), (f"{asked}\n\n{more}" if more else asked, answer))
+    said = tuple(
+        {"role": role, "content": text} for turn in turns for role, text in zip((USER, ASSISTANT), turn, strict=True)
+    )
+    return Chat(_told(location, values, said), _tools(location, values.get(TOOLS)))
+
+
+def _history(location: str, found: Any) -> list[tuple[str, str]]:
+    """Questions and answers before an instruction, as LLaMA-Factory has them; their answers carry loss, too."""
+    turns = [] if found is None else found
+    if not isinstance(turns, list) or any(not isinstance(turn, list) or len(turn) != 2 for turn in turns):
+        raise Told(
+            "{location}: column {history!r} is no list of pairs; give [question, answer] of each turn",
+            location=location,
+            history=HISTORY,
+        )
+    return [(_text(location, HISTORY, asked), _text(location, HISTORY, answer)) for asked, answer in turns]
+
+
+def _check_columns(location: str, values: Mapping[str, Any], format: str) -> None:
+    """Refuse what a column would change of the loss or of the messages, and is not read."""
+    for name, value in values.items():
+        if name in FLAGS and value is not None and not _is_flag(value, 1):
+            raise Told(
+                "{location}: column {name!r} is {!r}, and rows are not weighed; leave out the row or it",
+                value,
+                location=location,
+                name=name,
+            )
+        if name in UNLEARNED and value not in (None, "", [], {}):
+            raise Told(
+                "{location}: column {name!r} holds {kind}; leave out the row or the column",
+                location=location,
+                name=name,
+                kind=UNLEARNED[name],
+            )
+    instructed = format == CHAT and all(values.get(name) is None for name in MESSAGE_COLUMNS)
+    if values.get(HISTORY) and not instructed:
+        raise Told(
+            "{location}: column {history!r} goes before an {instruction}; put its turns among the messages",
+            location=location,
+            history=HISTORY,
+            instruction=INSTRUCTION,
+        )
+    if format == COMPLETION and not isinstance(values.get(PROMPT), list):
+        for name in (SYSTEM, TOOLS):
+            if values.get(name) not in (None, "", "[]", []):
+                raise Told(
+                    "{location}: column {name!r} is for messages, and {prompt!r} is a text; give both {prompt} and "
+                    "{answer} as lists of messages, or leave the column out",
+                    location=location,
+                    name=name,
+                    prompt=PROMPT,
+                    answer=ANSWER,
+                )
 
 
 def _told(location: str, values: Mapping[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -161,49 +256,122 @@ def _told(location: str, values: Mapping[str, Any], messages: tuple[Message, ...
     if messages[0]["role"] != SYSTEM:
         return ({"role": SYSTEM, "content": told}, *messages)
     if messages[0]["content"].strip() != told.strip():
-        raise Refused(
-            f"{location}: its messages begin with another {SYSTEM} message than column {SYSTEM!r} holds; leave one out"
+        raise Told(
+            "{location}: its messages begin with another {system} message than column {system!r} holds; leave one out",
+            location=location,
+            system=SYSTEM,
         )
     return messages
 
 
 def _weighted(messages: tuple[Message, ...], tools: tuple[Any, ...], given: int) -> Chat:
-    unweighted = frozenset(number for number, message in enumerate(messages) if message.get("weight") == 0)
-    plain = tuple({key: value for key, value in message.items() if key != "weight"} for message in messages)
+    unweighted = frozenset(number for number, message in enumerate(messages) if message.get(WEIGHT) == 0)
+    plain = tuple({key: value for key, value in message.items() if key != WEIGHT} for message in messages)
     return Chat(plain, tools, given, unweighted)
+
+
+def _is_flag(value: Any, number: int) -> bool:
+    return isinstance(value, int | float) and value == number
 
 
 def _messages(location: str, column: str, found: Any) -> tuple[Message, ...]:
     if not isinstance(found, list):
-        raise Refused(f"{location}: column {column!r} holds {type(found).__name__}; give a list of messages")
-    return tuple(_message(f"{location}, message {number}", each) for number, each in enumerate(found, start=1))
+        raise Told(
+            "{location}: column {column!r} holds {}; give a list of messages",
+            type(found).__name__,
+            location=location,
+            column=column,
+        )
+    messages: list[Message] = []
+    for number, each in enumerate(found, start=1):
+        at = inside(location, f"message {number}")
+        message = _message(at, each)
+        if message["role"] != CALL:
+            messages.append(message)
+            continue
+        message = {**message, "role": ASSISTANT, "content": "", CALLS: calls_in(at, message["content"])}
+        before = messages.pop() if messages and messages[-1]["role"] == ASSISTANT else {**message, CALLS: []}
+        if before.get(WEIGHT, 1) != message.get(WEIGHT, 1):
+            raise Told(
+                "{location}: it calls and the one before it answers, which is one message; give both or none loss",
+                location=at,
+            )
+        messages.append({**before, CALLS: [*before.get(CALLS, []), *message[CALLS]]})
+    return tuple(messages)
 
 
-def _message(location: str, found: Any) -> Message:
-    """A message with `role` and `content`; keys that are null, as Parquet fills them in, are left out."""
+def _message(location: str, found: Any) -> dict[str, Any]:
+    """A message with `role` and `content`, and `weight` 0 or 1 where one of FLAGS is given; keys that are null, as
+    Parquet fills them in, are left out."""
     if not isinstance(found, dict):
-        raise Refused(f"{location}: it is {type(found).__name__}; give an object with role and content")
+        raise Told(
+            "{location}: it is {}; give an object with role and content",
+            type(found).__name__,
+            location=location,
+        )
     message = with_objects(without_nulls(found))
     role = message.pop("from", None) if "role" not in message else message.pop("role")
     content = message.pop("value", None) if "content" not in message else message.pop("content")
     if not isinstance(role, str) or not role:
-        raise Refused(f"{location}: it has no role; give system, user, assistant or tool")
+        raise Told("{location}: it has no role; give system, user, assistant or tool", location=location)
+    role = OTHER_ROLES.get(role.strip().lower(), role.strip().lower())
+    if role not in (*ROLES, CALL):
+        raise Told(
+            "{location}: role {!r} is not known; give {roles}, or one of {others}",
+            role,
+            location=location,
+            roles=", ".join(ROLES),
+            others=", ".join(OTHER_ROLES),
+        )
+    if role == ASSISTANT and CALL in message:
+        message[CALLS] = [*message.get(CALLS, []), *calls_in(location, message.pop(CALL))]
     if isinstance(content, list):
         content = _joined(location, content)
     if content is None and CALLS in message:
         content = ""
     if not isinstance(content, str):
         kind = "no content" if content is None else f"content of type {type(content).__name__}"
-        raise Refused(f"{location}: it has {kind}; give a text")
-    role = role.strip().lower()
-    return {"role": ROLES.get(role, role), "content": content, **message}
+        raise Told("{location}: it has {}; give a text", kind, location=location)
+    return {"role": role, "content": content, **_plain_flags(location, role, message)}
+
+
+def _plain_flags(location: str, role: str, message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose flags are one, `weight`."""
+    flags = {key: message[key] for key in FLAGS if key in message}
+    for key, value in flags.items():
+        if not _is_flag(value, 0) and not _is_flag(value, 1):
+            raise Told(
+                "{location}: {key!r} is {!r}; give true or false, or 1 or 0: a message has loss or none",
+                value,
+                location=location,
+                key=key,
+            )
+        if value and key in (TRAIN, TRAINING) and role not in (ASSISTANT, CALL):
+            raise Told(
+                "{location}: {key!r} asks for loss on a message of the {role}; only those of the {assistant} have any",
+                location=location,
+                key=key,
+                role=role,
+                assistant=ASSISTANT,
+            )
+    if len(set(flags.values())) > 1:
+        raise Told(
+            "{location}: {flags} contradict each other; leave one out",
+            location=location,
+            flags=" and ".join(map(repr, flags)),
+        )
+    plain = {key: value for key, value in message.items() if key not in flags}
+    return {**plain, WEIGHT: int(next(iter(flags.values())))} if flags else plain
 
 
 def _joined(location: str, parts: list[Any]) -> str:
     """The text of a content in parts; Refused for parts that are no texts, such as images."""
     for part in parts:
         if not isinstance(part, dict) or part.get("type", "text") != "text" or not isinstance(part.get("text"), str):
-            raise Refused(f"{location}: its content has a part that is no text; only texts can be trained on")
+            raise Told(
+                "{location}: its content has a part that is no text; only texts can be trained on",
+                location=location,
+            )
     return "".join(part["text"] for part in parts)
 
 
@@ -213,17 +381,30 @@ def _tools(location: str, found: Any) -> tuple[Any, ...]:
         try:
             found = json.loads(found or "[]")
         except ValueError as error:
-            raise Refused(f"{location}: 'tools' is not JSON ({error}); give a list of functions") from None
+            raise Told(
+                "{location}: 'tools' is not JSON ({}); give a list of functions",
+                error,
+                location=location,
+            ) from None
     if found is None:
         return ()
     if not isinstance(found, list):
-        raise Refused(f"{location}: 'tools' holds {type(found).__name__}; give a list of functions")
+        raise Told("{location}: 'tools' holds {}; give a list of functions", type(found).__name__, location=location)
     return tuple(without_nulls(found))
 
 
 def _text(location: str, column: str, value: Any) -> str:
     if value is None:
-        raise Refused(f"{location} has nothing in column {column!r}; fill it or leave the row out")
+        raise Told(
+            "{location} has nothing in column {column!r}; fill it or leave the row out",
+            location=location,
+            column=column,
+        )
     if not isinstance(value, str):
-        raise Refused(f"{location}: column {column!r} holds {type(value).__name__}, not text; give strings")
+        raise Told(
+            "{location}: column {column!r} holds {}, not text; give strings",
+            type(value).__name__,
+            location=location,
+            column=column,
+        )
     return value

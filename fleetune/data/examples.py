@@ -5,7 +5,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import TEXT, DataRequest
 from fleetune.contracts.task import Progress
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number
+from fleetune.data.class_features import composed
 from fleetune.data.dialogues import (
     ANSWER,
     PROMPT,
@@ -27,7 +28,8 @@ from fleetune.data.dialogues import (
     row_format,
 )
 from fleetune.data.images import Image, as_image
-from fleetune.data.tables import DataSource, Table
+from fleetune.data.public_words import Told, inside
+from fleetune.data.tables import DataSource, Table, row_place
 from fleetune.errors import Refused
 
 RawLabel = str | int
@@ -59,21 +61,26 @@ class Example:
         for text in (said, *(self.label if isinstance(self.label, tuple) else (self.label,))):
             half = HALF.search(text) if isinstance(text, str) and not text.isascii() else None
             if half is not None:
-                raise Refused(
-                    f"{self.location}: it holds half a character ({ascii(half.group())}), which is no text; mend it or "
-                    "leave it out"
+                raise Told(
+                    "{location}: it holds half a character ({}), which is no text; mend it or leave it out",
+                    ascii(half.group()),
+                    location=self.location,
                 )
 
 
 def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> None:
     """Raise Refused if the source cannot serve the task: a column is missing, or the source is packed text."""
     if source.packed and spec.task != "causal-lm":
-        raise Refused(f"data: {request.source} is text without labels, for causal-lm; for {spec.task} use docstrings")
+        raise Told(
+            "data: {source} is text without labels, for causal-lm; for {task} use docstrings",
+            source=request.source,
+            task=spec.task,
+        )
     if request.packing and (source.packed or spec.task != "causal-lm"):
         why = f"{request.source} fills sequences anyway" if source.packed else f"the task is {spec.task}"
-        raise Refused(f"data: packing is for rows of causal-lm, but {why}; leave data.packing out")
+        raise Told("data: packing is for rows of causal-lm, but {why}; leave data.packing out", why=why)
     if spec.task == "causal-lm" and request.max_length < 2:
-        raise Refused("data: max_length is 1, and a token is learned from the ones before it; give at least 2")
+        raise Told("data: max_length is 1, and a token is learned from the ones before it; give at least 2")
     column = source.text_column if spec.is_text else source.image_column
     said = source.target_column if spec.task == SEQ2SEQ else source.label_column
     wanted = [column] if spec.task == "causal-lm" else [column, said]
@@ -84,9 +91,13 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
             if table.columns and name not in table.columns:
                 asked = "target" if spec.task == SEQ2SEQ else "label"
                 kind = asked if name == said else ("text" if spec.is_text else "image")
-                raise Refused(
-                    f"{table.name}: no column {name!r} for {spec.task}; it has {', '.join(table.columns)} "
-                    f"(choose with data.{kind}_column)"
+                raise Told(
+                    "{}: no column {name!r} for {task}; it has {} (choose with data.{kind}_column)",
+                    table.name,
+                    ", ".join(table.columns),
+                    name=name,
+                    kind=kind,
+                    task=spec.task,
                 )
 
 
@@ -99,12 +110,16 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
     """Format of the rows of a table that are chats or completions; None for texts and images."""
     if spec.task != "causal-lm":
         if source.format not in (None, TEXT):
-            raise Refused(f"data: format {source.format} is for causal-lm; for {spec.task} leave data.format out")
+            raise Told(
+                "data: format {format} is for causal-lm; for {task} leave data.format out",
+                format=source.format,
+                task=spec.task,
+            )
         return None
     try:
         found = None if source.packed else row_format(table.columns, source.text_column, source.format)
     except Refused as error:
-        raise Refused(f"{table.name}: {error}") from None
+        raise Told("{}: {error}", table.name, error=error) from None
     return None if found == TEXT else found
 
 
@@ -113,7 +128,13 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
     format, folder = dialogue_format(table, source, spec), source.folder_of(table)
     names = table.class_names(source.label_column)
     for number, values in table.rows():
-        location = f"{table.name}: {table.row_noun} {number}"
+        location = row_place(table, number)
+        if _is_heading(values):
+            raise Told(
+                "{location} holds the names of columns ({}), as the heading of a file does; leave it out",
+                ", ".join(values),
+                location=location,
+            )
         if format is not None:
             dialogue = read_dialogue(location, values, format, source.loss_on == "all")
             yield Example(location=location, content=dialogue, label=None)
@@ -125,19 +146,37 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
         column = source.text_column if spec.is_text else source.image_column
         value = values.get(column)
         if value is None:
-            raise Refused(f"{location} has nothing in column {column!r}; fill it or leave the row out")
-        content = _text(location, column, value) if spec.is_text else as_image(f"{location}, {column}", value, folder)
+            raise Told(
+                "{location} has nothing in column {column!r}; fill it or leave the row out",
+                location=location,
+                column=column,
+            )
+        content = _text(location, column, value) if spec.is_text else as_image(inside(location, column), value, folder)
         label = None if spec.task == "causal-lm" else _sample_label(location, source.label_column, values, spec.task)
         if names and label is not None and not predicts_number(spec.task):
             label = _named(location, source.label_column, label, names)
         yield Example(location=location, content=content, label=label)
 
 
+def _is_heading(values: Mapping[str, Any]) -> bool:
+    """Whether every cell of a row is the name of a column, as where files were joined with their headings."""
+    return bool(values) and all(isinstance(each, str) and each.strip("\ufeff ") in values for each in values.values())
+
+
 def _text(location: str, column: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise Refused(f"{location}: column {column!r} holds {type(value).__name__}, not text; give strings")
+        raise Told(
+            "{location}: column {column!r} holds {}, not text; give strings",
+            type(value).__name__,
+            location=location,
+            column=column,
+        )
     if not value.strip():
-        raise Refused(f"{location}: column {column!r} is empty; fill it or leave the row out")
+        raise Told(
+            "{location}: column {column!r} is empty; fill it or leave the row out",
+            location=location,
+            column=column,
+        )
     return value
 
 
@@ -153,9 +192,12 @@ def _class_name(location: str, column: str, number: RawLabel, names: tuple[str, 
     if not isinstance(number, int):
         return number
     if not 0 <= number < len(names):
-        raise Refused(
-            f"{location}: label {number} in column {column!r} is not one of the {len(names)} named ones; mend it or "
-            "leave the row out"
+        raise Told(
+            "{location}: label {} in column {column!r} is not one of the {} named ones; mend it or leave the row out",
+            number,
+            len(names),
+            location=location,
+            column=column,
         )
     return names[number]
 
@@ -173,9 +215,12 @@ def _sample_label(location: str, column: str, values: Any, task: str) -> SampleL
     if isinstance(found, np.ndarray):
         found = found.tolist()
     if not isinstance(found, list | tuple):
-        raise Refused(
-            f"{location}: column {column!r} holds {type(found).__name__}; give a list of labels, or a text such as "
-            f"a{SEPARATOR}b"
+        raise Told(
+            "{location}: column {column!r} holds {}; give a list of labels, or a text such as a{separator}b",
+            type(found).__name__,
+            location=location,
+            column=column,
+            separator=SEPARATOR,
         )
     return tuple(dict.fromkeys(_label(location, column, each) for each in found))
 
@@ -184,9 +229,12 @@ def _listed(location: str, column: str, text: str) -> list[Any]:
     try:
         found = json.loads(text)
     except ValueError:
-        raise Refused(
-            f"{location}: column {column!r} holds a list that is no JSON; write it so, or as a text such as "
-            f"a{SEPARATOR}b"
+        raise Told(
+            "{location}: column {column!r} holds a list that is no JSON; write it so, or as a text such as "
+            "a{separator}b",
+            location=location,
+            column=column,
+            separator=SEPARATOR,
         ) from None
     return list(found)
 
@@ -200,32 +248,52 @@ def _number(location: str, column: str, value: Any) -> float:
     except OverflowError:
         found = math.inf
     if abs(found) > LARGEST:
-        raise Refused(
-            f"{location}: a number in column {column!r} is beyond those of 32 bits, {LARGEST:.2g}; scale the numbers"
+        raise Told(
+            "{location}: a number in column {column!r} is beyond those of 32 bits, {largest:.2g}; scale the numbers",
+            location=location,
+            column=column,
+            largest=LARGEST,
         )
     if not math.isfinite(found):
-        raise Refused(f"{location}: {value!r} in column {column!r} is no number; fill it or leave the row out")
+        raise Told(
+            "{location}: {!r} in column {column!r} is no number; fill it or leave the row out",
+            value,
+            location=location,
+            column=column,
+        )
     return found
 
 
 def _label(location: str, column: str, value: Any) -> RawLabel:
     """A class as its column has it, without white space around it; truth values are spelled alike in all formats."""
     if isinstance(value, str):
-        value = value.strip()
+        value = composed(value.strip())
         value = value.lower() if value in BOOLEANS else value
     if value is None or value == "" or value != value:  # float columns store missing values as NaN
-        raise Refused(f"{location} has no label in column {column!r}; fill it or leave the row out")
+        raise Told(
+            "{location} has no label in column {column!r}; fill it or leave the row out",
+            location=location,
+            column=column,
+        )
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         if value.is_integer():
             return int(value)
-        raise Refused(
-            f"{location}: label {value!r} in column {column!r} is a fraction; give labels that are strings or whole "
-            "numbers, or set model.task to learn numbers (sequence-regression, image-regression)"
+        raise Told(
+            "{location}: label {!r} in column {column!r} is a fraction; give labels that are strings or whole "
+            "numbers, or set model.task to learn numbers (sequence-regression, image-regression)",
+            value,
+            location=location,
+            column=column,
         )
     if not isinstance(value, str | int):
-        raise Refused(f"{location}: label {value!r} in column {column!r}; labels are strings or whole numbers")
+        raise Told(
+            "{location}: label {!r} in column {column!r}; labels are strings or whole numbers",
+            value,
+            location=location,
+            column=column,
+        )
     return value
 
 
@@ -258,7 +326,7 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
         if len(keys) % REPORT_EVERY == 0:
             progress("reading data", len(keys), len(keys), "samples")
     if not keys:
-        raise Refused(f"{tables[0].name}: no samples in it; give at least one row")
+        raise Told("{}: no samples in it; give at least one row", tables[0].name)
     return Survey(
         content_keys=np.frombuffer(keys, dtype=np.uint64),
         labels=tuple(labels),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
+from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, split_names
 from fleetune.data.tables import SUFFIXES
-from fleetune.errors import Refused
 
 MAX_LISTED = 5
 NO_SPLIT = ""
@@ -30,9 +30,12 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
     if set(splits) == {NO_SPLIT}:
         return {TRAIN: tuple(files)}
     if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
-        raise Refused(
-            f"{folder}: no train data; name a file train{{{','.join(SUFFIXES)}}}, list what trains in data.files, or "
-            f"keep images in a folder per class (data files found: {_listed(folder, files) or 'none'})"
+        raise Told(
+            "{}: no train data; name a file train{{{suffixes}}}, list what trains in data.files, or keep images in a "
+            "folder per class (data files found: {})",
+            folder,
+            _listed(folder, files) or "none",
+            suffixes=",".join(SUFFIXES),
         )
     _check_all_named(folder, splits)
     return {name: tuple(found) for name, found in splits.items()}
@@ -65,10 +68,14 @@ def _is_data(relative: Path) -> bool:
 
 def _check_all_named(folder: Path, splits: Mapping[str, list[Path]]) -> None:
     if NO_SPLIT in splits:
-        raise Refused(
-            f"{folder}: {_listed(folder, splits[TRAIN])} names what to train on, so {_listed(folder, splits[NO_SPLIT])}"
-            f" would not be read; begin its name with {TRAIN} or a test split ({', '.join(TEST_NAMES)}) and a dot or "
-            "hyphen, take it out of the folder, or list what trains in data.files"
+        raise Told(
+            "{}: {} names what to train on, so {} would not be read; begin its name with {train} or a test split "
+            "({tests}) and a dot or hyphen, take it out of the folder, or list what trains in data.files",
+            folder,
+            _listed(folder, splits[TRAIN]),
+            _listed(folder, splits[NO_SPLIT]),
+            train=TRAIN,
+            tests=", ".join(TEST_NAMES),
         )
 
 
@@ -84,10 +91,13 @@ def _split_of(folder: Path, file: Path) -> str:
     """
     found = sorted(_nearest_names(file.relative_to(folder)))
     if found[1:]:
-        raise Refused(
-            f"{folder}: {file.relative_to(folder)} names {' and '.join(found)}, so it is not clear whether it trains; "
-            f"give its name one of {', '.join((TRAIN, *TEST_NAMES))}, take it out of the folder, or list what trains "
-            "in data.files"
+        raise Told(
+            "{}: {} names {}, so it is not clear whether it trains; give its name one of {names}, take it out of the "
+            "folder, or list what trains in data.files",
+            folder,
+            file.relative_to(folder),
+            " and ".join(found),
+            names=", ".join((TRAIN, *TEST_NAMES)),
         )
     return found[0] if found else NO_SPLIT
 
@@ -110,9 +120,9 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
         else:
             return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{folder}: not a whole data set as save_to_disk writes it ({error}); save it again") from None
+        raise Told("{}: not a whole data set as save_to_disk writes it ({}); save it again", folder, error) from None
     if TRAIN not in splits:
-        raise Refused(f"{folder}: it has the splits {', '.join(splits) or 'none'}; one must be called train")
+        raise Told("{}: it has the splits {}; one must be called train", folder, ", ".join(splits) or "none")
     return splits
 
 

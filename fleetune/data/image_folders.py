@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, tested_split, unread_notes
 from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
@@ -77,9 +78,11 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
     if TRAIN in without or not read:
         raise _no_classes(splits[TRAIN if TRAIN in without else without[0]][0])
     if TRAIN not in read and needs_train:
-        raise Refused(
-            f"{place.path}: no train images, only those of {', '.join(splits)}; keep what to train on in "
-            f"{place.path / TRAIN}, in a folder per class"
+        raise Told(
+            "{}: no train images, only those of {}; keep what to train on in {}, in a folder per class",
+            place.path,
+            ", ".join(splits),
+            place.path / TRAIN,
         )
     tested = tested_split(read)
     tables = {name: tuple(_table(folder, one, request) for one in read.get(name, ())) for name in (TRAIN, tested)}
@@ -121,25 +124,35 @@ def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
 
 def _unclear(place: _Place, words: frozenset[str]) -> Refused:
     meant = f"names {' and '.join(sorted(words))}" if words else "names no split, and others beside it do"
-    return Refused(
-        f"{place.path}: it {meant}, so its images would not be read; begin its name with {TRAIN} or a test split "
-        f"({', '.join(TEST_NAMES)}) alone, or take it out of the folder"
+    return Told(
+        "{}: it {}, so its images would not be read; begin its name with {train} or a test split ({tests}) alone, or "
+        "take it out of the folder",
+        place.path,
+        meant,
+        train=TRAIN,
+        tests=", ".join(TEST_NAMES),
     )
 
 
 def _check_beside(place: _Place) -> None:
     """Refuse images that lie beside the folders of the classes."""
     if place.beside and place.folders:
-        raise Refused(
-            f"{place.path}: {_listed(place.beside)} lies in no folder of a class, so it has no label and would not be "
-            f"read; move it into one ({_listed([one.path.name for one in place.folders])}), or out of this folder"
+        raise Told(
+            "{}: {} lies in no folder of a class, so it has no label and would not be read; move it into one ({}), "
+            "or out of this folder",
+            place.path,
+            _listed(place.beside),
+            _listed([one.path.name for one in place.folders]),
         )
 
 
 def _no_classes(place: _Place) -> Refused:
-    return Refused(
-        f"{place.path}: its images ({_listed(place.images)}) lie in no folder of a class, so they have no labels; keep "
-        f"them in a folder per class, such as {place.path.name}/cat, or name image and label in the rows of a table"
+    return Told(
+        "{}: its images ({}) lie in no folder of a class, so they have no labels; keep them in a folder per class, "
+        "such as {}/cat, or name image and label in the rows of a table",
+        place.path,
+        _listed(place.images),
+        place.path.name,
     )
 
 
@@ -155,7 +168,11 @@ def _table(root: Path, split: _Place, request: DataRequest) -> ImageFolderTable:
     classes = {one.path.name for one in split.folders}
     there = (one for one in sorted(split.path.iterdir()) if one.is_dir() and not one.name.startswith("."))
     if empty := next((one for one in there if one.name not in classes), None):
-        raise Refused(f"{empty}: no image in it; add one ({', '.join(IMAGE_SUFFIXES)}) or remove the folder")
+        raise Told(
+            "{}: no image in it; add one ({suffixes}) or remove the folder",
+            empty,
+            suffixes=", ".join(IMAGE_SUFFIXES),
+        )
     below = split.path.relative_to(root)
     return ImageFolderTable(
         name=str(split.path),

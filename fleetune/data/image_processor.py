@@ -14,6 +14,7 @@ from fleetune.data.fraction_settings import PROCESSOR, FractionSettings, fractio
 from fleetune.data.images import convert_channels, resize
 from fleetune.data.labels import LabelMapping, label_array, label_info
 from fleetune.data.prepared_data import LABELS, PATCH_GRID, PATCH_MASK, PIXELS, Array, ArrayInfo
+from fleetune.data.public_words import Told
 from fleetune.errors import Refused
 
 BILINEAR = 2  # Pillow's number for the filter
@@ -96,8 +97,12 @@ def _patching(patches: tuple[int, int], side: int | None) -> Any:
 def _patches(side: int, patch: int) -> int:
     """Return the number of patches of a square image; Refused if it is smaller than one."""
     if side < patch:
-        raise Refused(
-            f"data: image_size is {side}, and the model reads patches of {patch} x {patch}; give {patch} or more"
+        raise Told(
+            "data: image_size is {}, and the model reads patches of {} x {}; give {} or more",
+            side,
+            patch,
+            patch,
+            patch,
         )
     return (side // patch) ** 2
 
@@ -149,14 +154,21 @@ def _model_processor(processor: Any, channels: int, folder: Path, first: tuple[i
             return {name: np.asarray(made[name][0]) for name in (PATCHED if PATCH_GRID in made else (PIXELS,))}
         except Exception as error:  # each processor raises its own error types
             reason = " ".join(str(error).split())[:160]
-            raise Refused(f"{location}: the model's image processor rejects it ({reason}); see {folder}") from None
+            raise Told(
+                "{location}: the model's image processor rejects it ({}); see {}",
+                reason,
+                folder,
+                location=location,
+            ) from None
 
     found = apply(str(folder / PROCESSOR), np.zeros((*first, channels), dtype=np.uint8))
     shapes = {name: array.shape for name, array in found.items()}
     shape = shapes[PIXELS]
     if len(shape) != (2 if PATCH_GRID in shapes else 3):
-        raise Refused(
-            f"{folder / PROCESSOR}: it turns an image into shape {list(shape)}; allowed is [channels, height, width]"
+        raise Told(
+            "{}: it turns an image into shape {}; allowed is [channels, height, width]",
+            folder / PROCESSOR,
+            list(shape),
         )
 
     def pixels(example: Example) -> dict[str, Array]:
@@ -164,9 +176,12 @@ def _model_processor(processor: Any, channels: int, folder: Path, first: tuple[i
         levels = np.rint(convert_channels(example.location, example.content, channels) * 255).astype(np.uint8)
         made = apply(example.location, levels)
         if made[PIXELS].shape != shape:
-            raise Refused(
-                f"{example.location}: the model's image processor makes {list(made[PIXELS].shape)} of it and "
-                f"{list(shape)} of the first image; crop all images to one shape"
+            raise Told(
+                "{location}: the model's image processor makes {} of it and {} of the first image; crop all images "
+                "to one shape",
+                list(made[PIXELS].shape),
+                list(shape),
+                location=example.location,
             )
         return made
 
@@ -195,4 +210,8 @@ def _load_processor(folder: Path, side: int | None) -> Any:
         raise
     except Exception as error:  # a damaged file can raise any error type
         reason = " ".join(str(error).split())[:200]
-        raise Refused(f"{folder / PROCESSOR}: not a usable image processor ({reason}); fetch the model again") from None
+        raise Told(
+            "{}: not a usable image processor ({}); fetch the model again",
+            folder / PROCESSOR,
+            reason,
+        ) from None

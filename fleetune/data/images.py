@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fleetune.data.public_words import Told, noted
 from fleetune.errors import Refused
 
 Image = np.ndarray[Any, np.dtype[np.float64]]
@@ -17,6 +18,8 @@ FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 """Formats to decode; Pillow runs external programs for some others."""
 DEEP, SIXTEEN_BITS = ("I", "F"), "I;16"
 """Pillow's modes of 32 bits, and the beginning of those of 16."""
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
+"""Tag of TIFF files that says which number is white, and its value where that is 0."""
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
@@ -33,7 +36,7 @@ def as_image(location: str, value: Any, folder: Path | None) -> Image:
     if isinstance(value, str):
         value = _resolve_inside(location, value, folder)
     if isinstance(value, Path):
-        location = f"{location} ({value.name})"
+        location = noted(location, value.name)
         value = _npy(location, value) if value.suffix == ".npy" else _read(location, value)
     if isinstance(value, bytes):
         value = _decoded(location, value)
@@ -44,10 +47,13 @@ def as_image(location: str, value: Any, folder: Path | None) -> Image:
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size or array.dtype.kind not in "uif":
-        raise Refused(f"{location}: not an image; give [height][width] or [height][width][1, 3 or 4] numbers")
+        raise Told(
+            "{location}: not an image; give [height][width] or [height][width][1, 3 or 4] numbers",
+            location=location,
+        )
     scaled = array / 255.0 if array.dtype.kind in "ui" else array.astype(np.float64)
     if not (np.isfinite(scaled).all() and scaled.min() >= 0 and scaled.max() <= 1):
-        raise Refused(f"{location}: pixels must be whole numbers 0..255, or fractions 0..1")
+        raise Told("{location}: pixels must be whole numbers 0..255, or fractions 0..1", location=location)
     return scaled
 
 
@@ -71,7 +77,7 @@ def convert_channels(location: str, image: Image, channels: int) -> Image:
         return grey[:, :, None]
     if image.shape[2] == 1:
         return np.repeat(image, channels, axis=2)
-    raise Refused(f"{location}: {image.shape[2]} channels, but the model takes {channels}")
+    raise Told("{location}: {} channels, but the model takes {}", image.shape[2], channels, location=location)
 
 
 @lru_cache(maxsize=64)
@@ -87,10 +93,19 @@ def _triangle_weights(old: int, new: int) -> Image:
 
 def _resolve_inside(location: str, name: str, folder: Path | None) -> Path:
     if folder is None:
-        raise Refused(f"{location}: holds the path {name!r}; with paths, data.source must be the folder that has them")
+        raise Told(
+            "{location}: holds the path {!r}; with paths, data.source must be the folder that has them",
+            name,
+            location=location,
+        )
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()) or not path.is_file():
-        raise Refused(f"{location}: no file {name!r} inside {folder}; give paths relative to that folder")
+        raise Told(
+            "{location}: no file {!r} inside {}; give paths relative to that folder",
+            name,
+            folder,
+            location=location,
+        )
     return path
 
 
@@ -98,7 +113,7 @@ def _npy(location: str, path: Path) -> Any:
     try:
         found = np.load(path, allow_pickle=False, mmap_mode="r")  # mapped: the header may claim any size
     except (OSError, ValueError, EOFError, OverflowError) as error:
-        raise Refused(f"{location}: cannot be read as an array ({error})") from None
+        raise Told("{location}: cannot be read as an array ({})", error, location=location) from None
     _check_pixel_count(location, found.size // MAX_CHANNELS)
     return found
 
@@ -107,7 +122,11 @@ def _read(location: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Refused(f"{location}: cannot be read ({error.strerror}); give a readable file") from None
+        raise Told(
+            "{location}: cannot be read ({}); give a readable file",
+            error.strerror,
+            location=location,
+        ) from None
 
 
 def _decoded(location: str, encoded: bytes) -> Any:
@@ -120,24 +139,27 @@ def _decoded(location: str, encoded: bytes) -> Any:
             opened = pillow.open(io.BytesIO(encoded), formats=FORMATS)
         with opened:
             _check_pixel_count(location, opened.width * opened.height)
-            if opened.mode in DEEP or opened.mode.startswith(SIXTEEN_BITS):
-                return _deep(location, np.asarray(opened))
+            white_is_zero = getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
             upright = ImageOps.exif_transpose(opened)  # cameras note how they were held, and leave the pixels
+            if opened.mode in DEEP or opened.mode.startswith(SIXTEEN_BITS):
+                levels = _deep(location, np.asarray(upright))
+                return 1.0 - levels if white_is_zero else levels  # Pillow turns it around in images of 8 bits only
             return np.asarray(upright.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
     except Refused:
         raise
     except Exception as error:  # a damaged or hostile file can raise any error type
         reason = str(error).strip().split("\n", 1)[0][:200]
-        raise Refused(f"{location}: cannot be read as an image ({reason})") from None
+        raise Told("{location}: cannot be read as an image ({})", reason, location=location) from None
 
 
 def _deep(location: str, pixels: Any) -> Image:
     """Grey levels of more than 8 bits as fractions; Pillow itself would make everything above 255 white."""
     scaled: Image = pixels / 65535.0 if pixels.dtype.kind in "ui" else pixels.astype(np.float64)
     if not (np.isfinite(scaled).all() and scaled.min() >= 0 and scaled.max() <= 1):
-        raise Refused(
-            f"{location}: its pixels have more than 8 bits and are neither whole numbers 0..65535 nor fractions 0..1; "
-            "scale them, or save it with 8 bits"
+        raise Told(
+            "{location}: its pixels have more than 8 bits and are neither whole numbers 0..65535 nor fractions "
+            "0..1; scale them, or save it with 8 bits",
+            location=location,
         )
     return scaled
 
@@ -145,4 +167,9 @@ def _deep(location: str, pixels: Any) -> Image:
 def _check_pixel_count(location: str, pixels: int) -> None:
     """Refuse decompression bombs by the size that their header claims."""
     if pixels > MAX_PIXELS:
-        raise Refused(f"{location}: an image of {pixels} pixels, allowed are {MAX_PIXELS}; make it smaller")
+        raise Told(
+            "{location}: an image of {} pixels, allowed are {max_pixels}; make it smaller",
+            pixels,
+            location=location,
+            max_pixels=MAX_PIXELS,
+        )

@@ -13,10 +13,10 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.examples import Example, Survey, examples, survey_tables
 from fleetune.data.prepared_data import TOKENIZER, LocalSource, SplitInfo
+from fleetune.data.public_words import ToldAgain
 from fleetune.data.splits import TEST, TRAIN, RowIndices, check_test_rows, shuffled, split_rows
 from fleetune.data.tables import DataSource, Table
 from fleetune.data.tokenization import open_tokenizer, save_tokenizer, with_chat_template
-from fleetune.errors import TryAgain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +143,12 @@ def _placed(job: Job, tables: tuple[Table, ...], rows_by_split: Mapping[str, Row
         if split_of[row] >= 0:
             yield names[split_of[row]], int(position[row]), example
     if row + 1 < end:
-        raise TryAgain(
-            f"data: {tables[0].name} had {end} rows or more when they were counted, and {row + 1} when they were read; "
-            "start the run again"
+        raise ToldAgain(
+            "data: {} had {end} rows or more when they were counted, and {read} when they were read; start the run "
+            "again",
+            tables[0].name,
+            end=end,
+            read=row + 1,
         )
 
 

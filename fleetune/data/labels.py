@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fleetune.contracts.tasks import predicts_labels, predicts_number
+from fleetune.data.class_features import composed, visible
 from fleetune.data.examples import Example, RawLabel, Survey
 from fleetune.data.prepared_data import LABELS, Array, ArrayInfo
+from fleetune.data.public_words import Told
 from fleetune.data.splits import RowIndices
 from fleetune.data.tables import DataSource
-from fleetune.errors import Refused
 
 UNNAMED_CLASS = re.compile(r"LABEL_\d+")
 """Placeholder names that transformers gives to unnamed classes."""
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
+EXPONENT = re.compile(NUMBER.pattern + r"[eE][+-]?\d+", re.ASCII)
+WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
+"""A whole number as a column of whole numbers or of floats has it."""
 MAX_LISTED = 5
 
 
@@ -44,12 +48,16 @@ def map_labels(
     table_name, column = source.train[0].name, source.label_column
     spelled = spell_labels(found, source)
     union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
+    _check_alike(table_name, column, union)
     if least == 1 and not union:
-        raise Refused(f"{table_name}: no row has a label in column {column!r}; give some of them one")
+        raise Told("{}: no row has a label in column {column!r}; give some of them one", table_name, column=column)
     if len(union) < least:
         only = next(iter(found), None)
-        raise Refused(
-            f"{table_name}: every row has the label {only!r} in column {column!r}; a classifier needs two or more"
+        raise Told(
+            "{}: every row has the label {!r} in column {column!r}; a classifier needs two or more",
+            table_name,
+            only,
+            column=column,
         )
     by_name: dict[RawLabel, str] = {name: name for name in union}
     matched = _match_model(by_name, known) if known else None
@@ -68,6 +76,21 @@ def spell_labels(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabe
     Raises Refused for names mixed with integers, and for columns of fractions.
     """
     return _names_from_source(found, source) or _sorted_names(found, source.train[0].name, source.label_column)
+
+
+def _check_alike(table_name: str, column: str, names: Iterable[str]) -> None:
+    """Refuse names that differ only in what nobody sees."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(visible(name), name)
+        if other != name:
+            raise Told(
+                "{}: labels {} and {} in column {column!r} look alike; spell all labels alike",
+                table_name,
+                ascii(other),
+                ascii(name),
+                column=column,
+            )
 
 
 def is_whole_number(name: str) -> bool:
@@ -98,15 +121,26 @@ def _names_from_source(found: frozenset[RawLabel], source: DataSource) -> dict[R
 
 def _numbered_name(label: RawLabel, source: DataSource, named: list[tuple[str, ...]]) -> str:
     """Name of a label that another table names by its number."""
-    where = f"{source.train[0].name}: label {label!r} in column {source.label_column!r}"
     names = named[0]
-    number = int(label) if is_whole_number(str(label)) else -1
+    number = int(label) if re.fullmatch(r"0|[1-9]\d*", str(label), re.ASCII) else -1
     if any(map(is_whole_number, names)) or not 0 <= number < len(names):
-        raise Refused(f"{where} is not one of the {len(names)} named ones ({shortlist(names)}); spell all labels alike")
+        raise Told(
+            "{}: label {!r} in column {column!r} is not one of the {} named ones ({}); spell all labels alike",
+            source.train[0].name,
+            label,
+            len(names),
+            shortlist(names),
+            column=source.label_column,
+        )
     if any(other != names for other in named):
-        raise Refused(
-            f"{where} is a number, and the files number their classes differently ({shortlist(names)}; "
-            f"{shortlist(next(other for other in named if other != names))}); give the classes by name"
+        raise Told(
+            "{}: label {!r} in column {column!r} is a number, and the files number their classes differently ({}; {}); "
+            "give the classes by name",
+            source.train[0].name,
+            label,
+            shortlist(names),
+            shortlist(next(other for other in named if other != names)),
+            column=source.label_column,
         )
     return names[number]
 
@@ -115,7 +149,11 @@ def _sorted_names(found: frozenset[RawLabel], table_name: str, column: str) -> d
     """label -> name, sorted; numerically if all labels are numbers. The number 1 and the text "1" are one class."""
     texts = [label for label in found if isinstance(label, str)]
     if 0 < len(texts) < len(found) and not all(map(NUMBER.fullmatch, texts)):
-        raise Refused(f"{table_name}: column {column!r} mixes strings and whole numbers; spell all labels alike")
+        raise Told(
+            "{}: column {column!r} mixes strings and whole numbers; spell all labels alike",
+            table_name,
+            column=column,
+        )
     spelled = {label: _integer_name(label, texts, table_name, column) for label in found}
     numeric = all(map(is_whole_number, spelled.values()))
     return dict(sorted(spelled.items(), key=lambda item: (int(item[1]) if numeric else 0, item[1], str(item[0]))))
@@ -123,30 +161,43 @@ def _sorted_names(found: frozenset[RawLabel], table_name: str, column: str) -> d
 
 def _integer_name(label: RawLabel, texts: list[str], table_name: str, column: str) -> str:
     """Name of a label; "1.0" becomes 1 if all labels are numbers, as in a CSV column of floats."""
-    floats = any("." in text or "e" in text.lower() for text in texts)
-    if isinstance(label, int) or not floats or not all(map(NUMBER.fullmatch, texts)):
+    numbers = all(NUMBER.fullmatch(text) or EXPONENT.fullmatch(text) for text in texts)
+    floats = numbers and any("." in text for text in texts)
+    if isinstance(label, int) or not floats:
         return str(label)
-    value = float(label)
-    if not value.is_integer():
-        raise Refused(
-            f"{table_name}: label {label!r} in column {column!r} is a fraction; give integers or class names, or "
-            "set model.task to learn numbers (sequence-regression, image-regression)"
+    if NUMBER.fullmatch(label) and not float(label).is_integer():
+        raise Told(
+            "{}: label {!r} in column {column!r} is a fraction; give integers or class names, or set model.task to "
+            "learn numbers (sequence-regression, image-regression)",
+            table_name,
+            label,
+            column=column,
         )
-    return str(int(value))
+    whole = WHOLE.fullmatch(label)
+    if whole is None:
+        raise Told(
+            "{}: label {!r} in column {column!r} is among numbers, and written unlike them; spell all labels alike, "
+            "such as 1 or 1.0",
+            table_name,
+            label,
+            column=column,
+        )
+    return "0" if whole[1] == "-0" else whole[1]
 
 
 def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...]) -> LabelMapping:
     """Keep the model's class order where data and model agree; add a note where they do not."""
     unnamed = all(UNNAMED_CLASS.fullmatch(name) for name in known)
     names = tuple(dict.fromkeys(spelled.values()))
-    if set(names) <= set(known):
-        return LabelMapping(names=known, label_ids={label: known.index(name) for label, name in spelled.items()})
-    whole = {label: int(name) for label, name in spelled.items() if re.fullmatch(r"\d+", name, re.ASCII)}
+    plain = list(map(composed, known))
+    if set(names) <= set(plain):
+        return LabelMapping(names=known, label_ids={label: plain.index(name) for label, name in spelled.items()})
+    whole = {label: int(name) for label, name in spelled.items() if re.fullmatch(r"0|[1-9]\d*", name, re.ASCII)}
     if len(whole) == len(spelled) and max(whole.values()) < len(known):
         meant = "" if unnamed else "labels are numbers and count as the model's own: "
         said = (meant + shortlist(f"{number} {name}" for number, name in enumerate(known)),) if meant else ()
         return LabelMapping(names=tuple(map(str, range(len(known)))) if unnamed else known, label_ids=whole, notes=said)
-    order = _shared_names_first(names, known) if len(names) == len(known) else names
+    order = _shared_names_first(names, tuple(plain)) if len(names) == len(known) else names
     return LabelMapping(
         names=order,
         label_ids={label: order.index(name) for label, name in spelled.items()},

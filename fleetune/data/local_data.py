@@ -30,9 +30,9 @@ from fleetune.data.examples import RawLabel, Survey, check_task, survey_tables
 from fleetune.data.job import Preparation, SharedChoices
 from fleetune.data.labels import is_whole_number, spell_labels
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
-from fleetune.data.public_words import Told, public_words
+from fleetune.data.public_words import Told, ToldAgain, public_words
 from fleetune.data.sources import checked_digest, content_digest, open_source, validate_data
-from fleetune.data.writer import write_data
+from fleetune.data.writer import ensure_data
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
 LONGEST_LABEL = 64
@@ -76,7 +76,9 @@ def survey(
     known_labels: those of data.source.
     """
     if predicts_labels(spec.task) or predicts_number(spec.task) or spec.task == SEQ2SEQ:
-        raise Refused(f"data.local: {spec.task} cannot be learned from data that stay on devices; give data.source")
+        raise Told(
+            "data.local: {task} cannot be learned from data that stay on devices; give data.source", task=spec.task
+        )
     digest = content_digest(request)
     source = open_source(request)
     check_task(request, source, spec)
@@ -90,21 +92,22 @@ def survey(
 
 
 def prepare(asked: Preparation, folder: Path) -> LocalSource:
-    """Write the arrays of a device's data into a folder of its own, unless those of the same content are there.
+    """Write the arrays of a device's data into a folder of its own, unless they are there whole.
 
     Returns what may be reported, with an empty device. Refused: images of another shape than all have agreed on.
     """
     assert asked.shared is not None and asked.expected_digest is not None, "all devices have been surveyed"
     digest = content_digest(asked.request)
     if digest != asked.expected_digest:
-        raise TryAgain("its data were changed after this run surveyed them; start the run again")
-    if not (folder / "data.json").exists():
-        write_data(asked, folder)
+        raise ToldAgain("its data were changed after this run surveyed them; start the run again")
+    ensure_data(asked, folder)
     data = PreparedData(folder)
     shapes = {array.shape[-2:] for split in data.info.splits for array in split.arrays if array.name == PIXELS}
     if shapes - {asked.shared.image_shape}:
         sizes = ", ".join(" x ".join(map(str, shape)) for shape in (*shapes, asked.shared.image_shape))
-        raise Told(f"its images and those of data.source have different sizes: {sizes}; set data.image_size")
+        raise Told(
+            "its images and those of data.source have different sizes: {sizes}; set data.image_size", sizes=sizes
+        )
     return LocalSource(device="", digest=digest, samples=data.size("train"))
 
 
@@ -117,15 +120,9 @@ def check_agreement(labels: dict[str, tuple[str, ...]]) -> None:
 
 
 def told(error: BaseException, request: DataRequest) -> str:
-    """Return what may leave the device of an error's message."""
-    return str(error) if isinstance(error, Told) else public_words(error, _settings(request))
-
-
-def _settings(request: DataRequest) -> set[str]:
-    """Return what the run itself says of the data."""
-    columns = (request.text_column, request.image_column, request.label_column, request.target_column)
-    path = Path(request.source)
-    return {text for text in (*columns, request.source, path.name if path.suffix else "") if text}
+    """Return what may leave the device of an error's message, after the name of the file that the run itself gives."""
+    file = Path(request.source)
+    return f"{file.name}: {public_words(error)}" if file.suffix else public_words(error)
 
 
 def _check_labels(column: str, found: Survey, names: Mapping[RawLabel, str], known: Collection[str]) -> None:
@@ -139,10 +136,17 @@ def _check_labels(column: str, found: Survey, names: Mapping[RawLabel, str], kno
     single = sum(1 for number, label in enumerate(found.labels) if label in own and rows[number] < LEAST_ROWS)
     if longest > LONGEST_LABEL or single:
         raise Told(
-            f"column {column!r} has {len(own)} labels that data.source does not have, {single} of them in a single row "
-            f"of {len(found.content_keys)}, the longest of {longest} characters. Names of labels leave the device, so "
-            f"they may have at most {LONGEST_LABEL} characters, and {LEAST_ROWS} rows each at least; leave rare ones "
-            "out, have a row of each in data.source, or choose another data.label_column"
+            "column {column!r} has {own} labels that data.source does not have, {single} of them in a single row of "
+            "{rows}, the longest of {longest} characters. Names of labels leave the device, so they may have at most "
+            "{most} characters, and {least} rows each at least; leave rare ones out, have a row of each in "
+            "data.source, or choose another data.label_column",
+            column=column,
+            own=len(own),
+            single=single,
+            rows=len(found.content_keys),
+            longest=longest,
+            most=LONGEST_LABEL,
+            least=LEAST_ROWS,
         )
 
 

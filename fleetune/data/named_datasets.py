@@ -21,9 +21,10 @@ import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.class_features import loaded_names
+from fleetune.data.public_words import Told
 from fleetune.data.splits import tested_split, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable
-from fleetune.errors import Refused, TryAgain, first_line
+from fleetune.errors import TryAgain, first_line
 
 
 def digits() -> DataSource:
@@ -109,6 +110,8 @@ def _parsed_docstrings() -> Iterator[tuple[str, str]]:
 HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 """OWNER/NAME, optionally with :CONFIG and @REVISION."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
+REFUSALS = (400, 401, 403, 404)
+"""HTTP status of what the hub will not give later either."""
 SHUFFLED_ROWS = 10_000
 """Rows that a stream is shuffled among, since the first ones of a set are often of one kind."""
 
@@ -140,7 +143,11 @@ def hub_source(request: DataRequest) -> DataSource:
     splits = _load(request.source, request.streaming)
     test = tested_split(splits)
     if "train" not in splits:
-        raise Refused(f"data: {request.source} has the splits {', '.join(splits)}; one must be called train")
+        raise Told(
+            "data: {source} has the splits {}; one must be called train",
+            ", ".join(splits),
+            source=request.source,
+        )
     train_rows, test_rows = streamed_rows(request, bool(test)) if request.streaming else (None, None)
     return DataSource(
         train=(_hub_table(f"{request.source} (train)", splits["train"], train_rows),),
@@ -170,7 +177,10 @@ def _hub_table(name: str, dataset: Any, streamed: int | None) -> HubTable:
 
 
 def pinned_source(source: str) -> str:
-    """Pin a hub name to its current commit; unchanged if neither the hub nor the local cache knows the commit."""
+    """Pin a hub name to its current commit; without the hub (HF_HUB_OFFLINE), to that of the cache, if it has one.
+
+    Raises Refused for what the hub refuses, and TryAgain where it does not answer: the cache may be older.
+    """
     found = HUB_NAME.fullmatch(source)
     assert found is not None, source
     commit = _commit(found["name"], found["revision"] or "main")
@@ -179,19 +189,28 @@ def pinned_source(source: str) -> str:
 
 
 def _commit(name: str, revision: str) -> str:
-    """Commit of a branch or tag; empty if neither the hub nor the local cache knows it."""
+    """Commit of a branch or tag; empty if the hub has none, or is not to be asked and the local cache has none."""
     from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if COMMIT.fullmatch(revision):
         return revision
+    kept = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}" / "refs" / revision
+    cached = kept.read_text(encoding="utf-8").strip() if kept.is_file() else ""
     try:
         return str(HfApi().dataset_info(name, revision=revision).sha or "")
-    except Exception:  # offline or forbidden: fall back to the local cache
-        kept = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}" / "refs" / revision
-    try:
-        return kept.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
+    except OfflineModeIsEnabled:
+        return cached
+    except HfHubHTTPError as error:
+        if error.response is not None and error.response.status_code in REFUSALS:
+            raise Told("data: {}@{} cannot be read from the hub ({})", name, revision, first_line(error)) from None
+        reason = first_line(error)
+    except Exception as error:  # the network, a proxy, a damaged answer
+        reason = first_line(error) or type(error).__name__
+    older = f", or take what the cache has: {name}@{cached}" if COMMIT.fullmatch(cached) else ""
+    raise TryAgain(
+        f"data: the hub does not tell the commit of {name}@{revision} ({reason}); try again, give a commit{older}"
+    )
 
 
 def hub_digest(request: DataRequest) -> str:
@@ -227,9 +246,10 @@ def _datasets(source: str) -> Any:
     try:
         return importlib.import_module("datasets")
     except ImportError:
-        raise Refused(
-            f"data: {source!r} is not a local file or folder, and loading it from the Hugging Face hub needs the "
-            "package datasets; run `pip install 'fleetune[hub]'`"
+        raise Told(
+            "data: {source!r} is not a local file or folder, and loading it from the Hugging Face hub needs the "
+            "package datasets; run `pip install 'fleetune[hub]'`",
+            source=source,
         ) from None
 
 
@@ -246,7 +266,7 @@ def _load(source: str, streaming: bool) -> Mapping[str, Any]:
             **({"streaming": True} if streaming else {}),
         )
     except (FileNotFoundError, ValueError) as error:
-        raise Refused(f"data: {source!r} cannot be loaded from the hub ({first_line(error)})") from None
+        raise Told("data: {source!r} cannot be loaded from the hub ({})", first_line(error), source=source) from None
     except (ConnectionError, OSError) as error:
         raise TryAgain(f"data: the hub did not give {source!r} ({first_line(error)}); try again") from None
     assert isinstance(splits, Mapping)

@@ -9,8 +9,8 @@ from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.dialogues import Completion
 from fleetune.data.examples import Example
 from fleetune.data.prepared_data import DECODER_IDS, IDS, LABELS, MASK, Array, ArrayInfo
+from fleetune.data.public_words import Told
 from fleetune.data.tokenization import Ids, check_ids, encode
-from fleetune.errors import Refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ class PairEncoder:
         """Return what the decoder reads: its start token, then each target but the last."""
         start = self.spec.decoder_start_token_id
         if start is None:
-            raise Refused(
-                "model: its configuration names no decoder_start_token_id, the token before the first that is written; "
-                "set model.config.decoder_start_token_id"
+            raise Told(
+                "model: its configuration names no decoder_start_token_id, the token before the first that is "
+                "written; set model.config.decoder_start_token_id",
             )
         return np.concatenate([np.full((len(targets), 1), start, dtype=np.int64), targets[:, :-1]], axis=1)
 

@@ -1,6 +1,7 @@
 """The `data` artifact: arrays on disk that devices map into memory, and the row order of training rounds."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,8 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import not_negative, positive, record
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.rows_on_disk import RowsOnDisk
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
+from fleetune.filesystem import file_digest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 INFO = "data.json"
@@ -86,6 +88,8 @@ class DataInfo:
     """True: rows to train on are chats, which the tokenizer's chat template writes."""
     local: Annotated[LocalInfo | None, Field(exclude_if=lambda value: value is None)] = None
     """Data that lie on devices, of which nothing is here; None: there are none."""
+    files: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
+    """Path of each other file of the folder -> its sha256 (hex); older versions wrote none."""
 
 
 class PreparedData:
@@ -172,6 +176,34 @@ class PreparedData:
         if split not in self._arrays:
             raise Refused(f"{self.folder}: no split {split!r}; it has {', '.join(self._arrays)}")
         return self._arrays[split]
+
+
+def file_digests(folder: Path, paths: Iterable[Path] | None = None) -> dict[str, str]:
+    """Return path -> sha256 of files in a folder; without `paths` those of all but data.json."""
+    files = folder.rglob("*") if paths is None else paths
+    found = {file.relative_to(folder).as_posix(): file for file in files if file.is_file() and file != folder / INFO}
+    return {name: file_digest(found[name]) for name in sorted(found)}
+
+
+def check_files(folder: Path) -> None:
+    """Raise TryAgain for prepared data of which a file is not what was written, such as zeros after a power cut."""
+    try:
+        files = json_io.read(DataInfo, folder / INFO).files
+    except Refused:
+        files = {}
+    damaged = next((name for name, digest in files.items() if not _has_digest(folder / name, digest)), None)
+    if damaged is not None or not files:
+        raise TryAgain(
+            f"{folder / (damaged or INFO)}: it is not what was written when these data were prepared; start the run "
+            "again, which prepares them anew"
+        )
+
+
+def _has_digest(file: Path, digest: str) -> bool:
+    try:
+        return file_digest(file) == digest
+    except OSError:
+        return False
 
 
 def sample_spans(positions: Array) -> list[tuple[int, int]]:

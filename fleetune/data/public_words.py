@@ -1,116 +1,90 @@
-"""Errors of a device's own data in words that may leave the device.
+"""Errors of a device's own data, with what may leave the device and what may come out of a sample told apart.
 
-What a message quotes may come out of a sample: a cell, a heading that is a row, the name of a file. So nothing is taken
-out of a message; it is made anew of what is known to be none: the literal words of the statement that raised the error,
-what the run's own settings say, and the numbers of rows.
+What a message quotes may come out of a sample: a cell, a heading that is a row, the name of a file. So of an error
+only these words leave the device: those of its statement, what the statement fills in by name, and the numbers of rows.
+Of an error that does not tell its parts apart, only the type is told.
 """
 
-import ast
-import linecache
-import re
-from collections.abc import Collection, Iterator
-from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
 
-from fleetune.errors import Refused
+from fleetune.errors import FleetuneError, Refused, TryAgain
 
 WITHHELD = "..."
 EXPLANATION = f" ({WITHHELD} stands for what may come out of its data; look at them on the device)"
-NOUNS = "line|row|image|document"
-"""Words before the number of a row; a number that follows one is told."""
-_PLACE = re.compile(rf": (?:{NOUNS}) \d+(?=$|[,:; ])")
 
 
-class Told(Refused):
-    """A refusal whose whole message may leave the device."""
+class Place(str):
+    """Where a row is, such as `own.csv: row 7`, of which the part within the file may leave the device."""
+
+    public: str
+
+    def __new__(cls, whole: str, public: str) -> "Place":
+        """public: the part that may be told."""
+        made = super().__new__(cls, whole)
+        made.public = public
+        return made
 
 
-def public_words(error: BaseException, known: Collection[str]) -> str:
-    """Return the message of an error without anything that may come out of data.
+def inside(location: str, part: str) -> str:
+    """A place within another; `part` may be told."""
+    whole = f"{location}, {part}"
+    return Place(whole, f"{location.public}, {part}") if isinstance(location, Place) else whole
 
-    known: texts of the run's own settings, such as columns and the source. Only the type is told of an error that no
-    statement of this package raised.
-    """
-    frame, line = _raised_at(error.__traceback__)
-    words = None if frame is None else _literal(frame, line)
-    if frame is None or words is None:
+
+def noted(location: str, name: str) -> str:
+    """A place with a name that may not be told."""
+    whole = f"{location} ({name})"
+    return Place(whole, location.public) if isinstance(location, Place) else whole
+
+
+class _Withheld:
+    """Stands for a private value in any format."""
+
+    def __format__(self, _: str) -> str:
+        return WITHHELD
+
+    def __repr__(self) -> str:
+        return WITHHELD
+
+    __str__ = __repr__
+
+
+class _Parted(FleetuneError):
+    """An error whose message is `words` with its parts filled in."""
+
+    def __init__(self, words: str, *private: object, **public: object) -> None:
+        """private: values that may come out of data, for the fields without a name; public: the others, by name. Of a
+        `location` that is no Place nothing is told."""
+        super().__init__(words.format(*private, **public))
+        self.words, self.private, self.named = words, private, public
+
+    @property
+    def public(self) -> str:
+        """The message without its private parts."""
+        named = {name: _told_of(name, value) for name, value in self.named.items()}
+        return self.words.format(*(_Withheld() for _ in self.private), **named).removeprefix(f"{WITHHELD}: ")
+
+    def __reduce__(self) -> Any:
+        """Pickled whole: in another process of this machine it is an error like any other."""
+        return next(kind for kind in type(self).__mro__ if not issubclass(kind, _Parted)), (str(self),)
+
+
+class Told(_Parted, Refused):
+    """A refusal that knows which of its parts may leave the device."""
+
+
+class ToldAgain(_Parted, TryAgain):
+    """A TryAgain that knows which of its parts may leave the device."""
+
+
+def public_words(error: BaseException) -> str:
+    """Return the message of an error without anything that may come out of data."""
+    if not isinstance(error, _Parted):
         return f"its data cannot be used: {type(error).__name__}{EXPLANATION}"
-    told = ""
-    for each in words:
-        told += _filled(each, frame, known, numbered=re.search(rf"\b(?:{NOUNS}) $", told) is not None)
-    return told + EXPLANATION if WITHHELD in told else told
+    return error.public + EXPLANATION if WITHHELD in error.public else error.public
 
 
-def _raised_at(traceback: TracebackType | None) -> tuple[FrameType | None, int]:
-    """Return the frame, and the line in it, in which the error was raised."""
-    found: tuple[FrameType | None, int] = (None, 0)
-    while traceback is not None:
-        found, traceback = (traceback.tb_frame, traceback.tb_lineno), traceback.tb_next
-    return found
-
-
-def _literal(frame: FrameType, line: int) -> list[ast.expr] | None:
-    """Return the parts of the text in the raise statement at a line; None where it has no literal text."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
-    except (SyntaxError, ValueError):
-        return None
-    raises = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Raise) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
-    call = raises[-1].exc if raises else None
-    if not isinstance(call, ast.Call) or not call.args:
-        return None
-    parts = list(_parts(call.args[-1]))
-    return parts if any(isinstance(part, ast.Constant) for part in parts) else None
-
-
-def _parts(text: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(text, ast.JoinedStr):
-        for value in text.values:
-            yield from _parts(value)
-    elif isinstance(text, ast.BinOp) and isinstance(text.op, ast.Add):
-        yield from _parts(text.left)
-        yield from _parts(text.right)
-    else:
-        yield text
-
-
-def _filled(part: ast.expr, frame: FrameType, known: Collection[str], numbered: bool) -> str:
-    """Return a literal word as it is, what a setting or a place fills in, and WITHHELD for everything else.
-
-    numbered: whether the number of a row is to follow.
-    """
-    if isinstance(part, ast.Constant) and isinstance(part.value, str):
-        return part.value
-    if not isinstance(part, ast.FormattedValue):
-        return WITHHELD
-    value = _value(part.value, frame)
-    if numbered and type(value) is int:
-        return str(value)
-    if not isinstance(value, str | Path):
-        return WITHHELD
-    text = str(value)
-    if text in known:
-        return repr(text) if part.conversion == ord("r") else text
-    place = _PLACE.search(text)
-    if place is None:
-        return WITHHELD
-    before = text[: place.start()]
-    column = next((f", {each}" for each in known if text[place.end() :] == f", {each}"), "")
-    return f"{before if before in known else WITHHELD}{place.group()}{column}"
-
-
-def _value(expression: ast.expr, frame: FrameType) -> Any:
-    """Return the value of a name, of an attribute of one, or one more than a name's; None for anything else."""
-    if isinstance(expression, ast.Name):
-        return frame.f_locals.get(expression.id)
-    if isinstance(expression, ast.Attribute):
-        return getattr(_value(expression.value, frame), expression.attr, None)
-    if isinstance(expression, ast.BinOp) and isinstance(expression.right, ast.Constant):
-        before = _value(expression.left, frame)
-        return before + 1 if type(before) is int and expression.right.value == 1 else None
-    return None
+def _told_of(name: str, value: object) -> object:
+    if isinstance(value, Place | _Parted):
+        return value.public
+    return _Withheld() if name == "location" else value

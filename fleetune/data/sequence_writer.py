@@ -6,14 +6,14 @@ import numpy as np
 
 from fleetune.contracts.task import Progress
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
-from fleetune.data.dialogues import INSTRUCTION, MESSAGE_COLUMNS, PROMPT, Chat, row_format
+from fleetune.data.dialogues import INSTRUCTION, MESSAGE_COLUMNS, PROMPT, Chat, row_format, unread_columns
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
 from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
+from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
 from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
 from fleetune.data.tokenization import pack_documents, token_arrays
-from fleetune.errors import Refused
 
 REPORT_EVERY = 256
 
@@ -37,6 +37,16 @@ def unread_dialogues(job: Job) -> Iterator[str]:
         yield f"rows have {text!r}, which is read, and {name!r}, which is not; set data.format to {other} to read it"
 
 
+def _unread_columns(job: Job) -> Iterator[str]:
+    """A sentence if rows of chats and completions have columns that are not read."""
+    for table in (*job.source.train, *job.source.test):
+        format = dialogue_format(table, job.source, job.spec)
+        unread = () if format is None else unread_columns(table.columns, format)
+        if unread:
+            yield f"rows have columns that are not read: {', '.join(unread)}"
+            return
+
+
 def write_sequences(job: Job) -> Written:
     """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out.
 
@@ -57,13 +67,16 @@ def write_sequences(job: Job) -> Written:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = list(unread_dialogues(job))
+    notes = [*unread_dialogues(job), *_unread_columns(job)]
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:
-            raise Refused(
-                f"data: no {name} sample has a token with loss within max_length {request.max_length} (the longest has "
-                f"{fitted.longest} tokens); set data.max_length to more"
+            raise Told(
+                "data: no {} sample has a token with loss within max_length {max_length} (the longest has {} "
+                "tokens); set data.max_length to more",
+                name,
+                fitted.longest,
+                max_length=request.max_length,
             )
         notes += fitted.note(name, request.max_length)
         together = pack if request.packing else pad

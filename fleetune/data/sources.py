@@ -26,10 +26,10 @@ from fleetune.data.named_datasets import (
     stdlib_files,
     stdlib_sources,
 )
+from fleetune.data.public_words import Told, ToldAgain
 from fleetune.data.splits import check_has_files, check_test_rows, held_out_count, newest, tested_split, unread_notes
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.data.tokenization import chat_template_text
-from fleetune.errors import Refused, TryAgain
 from fleetune.filesystem import check_symlinks, file_digest
 
 BUILTIN_SOURCES: dict[str, Callable[[], DataSource]] = {
@@ -46,16 +46,21 @@ def open_source(request: DataRequest) -> DataSource:
     """Open the tables of a request; Refused if the source does not exist or cannot be read."""
     opened = _open_source(request)
     if isinstance(request.validation, float) and opened.test:
-        raise Refused(
-            f"data: validation asks for a share ({request.validation}), but {request.named} has a test split of its "
-            "own; leave data.validation out, or let it name a source"
+        raise Told(
+            "data: validation asks for a share ({validation}), but {named} has a test split of its own; leave "
+            "data.validation out, or let it name a source",
+            validation=request.validation,
+            named=request.named,
         )
     if isinstance(request.validation, str):
         tested = _open_source(validation_request(request), needs_train=False)
         notes = (*_replaced_notes(request, opened), *tested.notes)
         opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder, notes=notes)
         if opened.packed or tested.packed:
-            raise Refused(f"data: the text of {request.source} is cut into blocks; give data.validation a share")
+            raise Told(
+                "data: the text of {source} is cut into blocks; give data.validation a share",
+                source=request.source,
+            )
     return replace(opened, format=request.format, loss_on=request.loss_on)
 
 
@@ -88,19 +93,20 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
         path = Path(pattern).expanduser()
         matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
         if not matched:
-            raise Refused(f"data: files names {pattern!r}, which no file matches; give existing files")
+            raise Told("data: files names {!r}, which no file matches; give existing files", pattern)
         for file in matched:
             if not file.is_file():
-                raise Refused(f"data: files names {file}, which is no file; give its files, such as {file}/*.jsonl")
+                raise Told("data: files names {}, which is no file; give its files, such as {}/*.jsonl", file, file)
             found[file.resolve()] = None
     return tuple(found)
 
 
 def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
     if request.streaming and not _is_remote(request.source):
-        raise Refused(
-            f"data: streaming is for sets on the Hugging Face hub, and {request.named} is read row by row anyway; "
-            "leave data.streaming out"
+        raise Told(
+            "data: streaming is for sets on the Hugging Face hub, and {named} is read row by row anyway; leave "
+            "data.streaming out",
+            named=request.named,
         )
     if request.files:
         return _tables(request, listed_splits(listed_files(request)), None)
@@ -159,7 +165,7 @@ def validate_data(request: DataRequest, task: str) -> None:
     for tables in (source.train, source.test):
         first = next((example for table in tables for example in examples(table, source, spec)), None)
         if tables and first is None:
-            raise Refused(f"{tables[0].name}: no samples in it; give at least one row")
+            raise Told("{}: no samples in it; give at least one row", tables[0].name)
     if request.test_samples is not None:
         _check_test_rows(request, source, request.test_samples)
 
@@ -201,10 +207,12 @@ def source_path(source: str) -> Path | None:
         return path
     if HUB_NAME.fullmatch(source) and path.suffix.lower() not in FILE_SUFFIXES:
         return None
-    raise Refused(
-        f"data: source {source!r} does not exist; allowed are {', '.join(BUILT_IN)}, a {', '.join(FILE_SUFFIXES)} "
-        "file, a folder of such files or of images by class, or a name on the Hugging Face hub; data.files lists "
-        "several files or patterns"
+    raise Told(
+        "data: source {source!r} does not exist; allowed are {builtin}, a {suffixes} file, a folder of such files or "
+        "of images by class, or a name on the Hugging Face hub; data.files lists several files or patterns",
+        source=source,
+        builtin=", ".join(BUILT_IN),
+        suffixes=", ".join(FILE_SUFFIXES),
     )
 
 
@@ -217,7 +225,7 @@ def source_name(request: DataRequest) -> str:
     return source if path is None else path.resolve().name
 
 
-DATA_VERSION = 4
+DATA_VERSION = 5
 """Increased whenever this package would prepare different arrays from the same source."""
 
 
@@ -279,9 +287,10 @@ def checked_digest(request: DataRequest, expected: str | None) -> str:
     digest = content_digest(request)
     local = request.source not in BUILTIN_SOURCES and not _is_remote(request.source)
     if local and expected is not None and digest != expected:
-        raise TryAgain(
-            f"data: {request.named} was changed after this run read it for its digest, so what was prepared belongs "
-            "to no known content; leave it as it is and start the run again"
+        raise ToldAgain(
+            "data: {} was changed after this run read it for its digest, so what was prepared belongs to no known "
+            "content; leave it as it is and start the run again",
+            request.named,
         )
     return digest
 
@@ -294,4 +303,4 @@ def _file_digest(path: Path) -> str:
     try:
         return file_digest(path)
     except OSError as error:
-        raise Refused(f"{path}: cannot be read ({error.strerror}); give a readable file") from None
+        raise Told("{}: cannot be read ({}); give a readable file", path, error.strerror) from None

@@ -13,6 +13,7 @@ import numpy as np
 
 from fleetune.contracts.run_config import NO_FILES, DataRequest
 from fleetune.data.prepared_data import Array
+from fleetune.data.public_words import Told
 from fleetune.errors import Refused
 
 RowIndices = np.ndarray[Any, np.dtype[np.int64]]
@@ -75,9 +76,10 @@ def split_rows(
 
 
 def _too_few(request: DataRequest, distinct: int) -> Refused:
-    return Refused(
-        f"data: {request.named} has {distinct} distinct sample(s), too few to hold some out for testing; "
-        "give more, or a test split"
+    return Told(
+        "data: {named} has {} distinct sample(s), too few to hold some out for testing; give more, or a test split",
+        distinct,
+        named=request.named,
     )
 
 
@@ -89,9 +91,13 @@ def held_out_count(rows: int, fraction: float) -> int:
 def check_test_rows(request: DataRequest, found: int) -> None:
     """Raise Refused if the test split has fewer rows than `test_samples` requests."""
     if request.test_samples is not None and found < request.test_samples:
-        raise Refused(
-            f"data: test_samples asks for {request.test_samples} rows, but {request.named} has {found} to test on; "
-            f"ask for at most {found}, or give more"
+        raise Told(
+            "data: test_samples asks for {test_samples} rows, but {named} has {} to test on; ask for at most {}, "
+            "or give more",
+            found,
+            found,
+            test_samples=request.test_samples,
+            named=request.named,
         )
 
 

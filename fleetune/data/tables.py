@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from fleetune.contracts.run_config import COMPLETIONS, TARGET_COLUMN
 from fleetune.data.class_features import stored_names
-from fleetune.errors import Refused, first_line
+from fleetune.data.public_words import Place, Told
+from fleetune.errors import first_line
 
 
 class Table(Protocol):
@@ -88,6 +89,12 @@ class DataSource:
         return self.test_folder if tested and self.test_folder is not None else self.folder
 
 
+def row_place(table: Table, number: int) -> Place:
+    """Where a row of a table is."""
+    row = f"{table.row_noun} {number}"
+    return Place(f"{table.name}: {row}", row)
+
+
 BATCH_ROWS = 1024
 LONGEST_FIELD = 1 << 24
 """Most characters of a CSV field: a quote that is never closed does not fill the memory."""
@@ -98,15 +105,18 @@ def open_table(path: Path) -> Table:
     """Open the table in a file; Refused if the suffix is unknown, or the file is unreadable or empty."""
     opener = FILE_SUFFIXES.get(path.suffix.lower())
     if opener is None:
-        raise Refused(
-            f"{path}: files end in {', '.join(FILE_SUFFIXES)} (got {path.suffix or 'no suffix'!r}); convert it"
+        raise Told(
+            "{}: files end in {suffixes} (got {!r}); convert it",
+            path,
+            path.suffix or "no suffix",
+            suffixes=", ".join(FILE_SUFFIXES),
         )
     try:
         return opener(path)
     except OSError as error:
-        raise Refused(f"{path}: cannot be read ({error.strerror or error}); give a readable file") from None
+        raise Told("{}: cannot be read ({}); give a readable file", path, error.strerror or error) from None
     except (pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
-        raise Refused(f"{path}: not a whole {path.suffix[1:]} file ({first_line(error)})") from None
+        raise Told("{}: not a whole {} file ({})", path, path.suffix[1:], first_line(error)) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +170,22 @@ class CsvTable:
             try:
                 for fields in records:
                     if fields and len(fields) != len(self.columns):
-                        raise Refused(
-                            f"{self.path}: line {reader.line_num} has {len(fields)} fields, the heading "
-                            f"{len(self.columns)}; quote fields that hold commas"
+                        raise Told(
+                            "{}: line {number} has {} fields, the heading {}; quote fields that hold commas",
+                            self.path,
+                            len(fields),
+                            len(self.columns),
+                            number=reader.line_num,
                         )
                     if fields:
                         yield reader.line_num, dict(zip(self.columns, fields, strict=True))
             except (csv.Error, UnicodeDecodeError) as error:
-                raise Refused(f"{self.path}: line {reader.line_num + 1} cannot be read ({error})") from None
+                raise Told(
+                    "{}: line {number} cannot be read ({})",
+                    self.path,
+                    error,
+                    number=reader.line_num + 1,
+                ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +220,12 @@ class ArrowTable:
                     number += 1
                     yield number, values
         except (pa.ArrowException, OSError) as error:
-            raise Refused(f"{self.path}: cannot be read after row {number} ({first_line(error)})") from None
+            raise Told(
+                "{}: cannot be read after row {number} ({})",
+                self.path,
+                first_line(error),
+                number=number,
+            ) from None
 
 
 def _open_json_lines(path: Path) -> Table:
@@ -210,17 +233,36 @@ def _open_json_lines(path: Path) -> Table:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 return JsonLinesTable(path=path, columns=tuple(_json_object(path, number, line)))
-    raise Refused(f"{path}: the file is empty; give one JSON object per line")
+    raise Told("{}: the file is empty; give one JSON object per line", path)
 
 
 def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(line)
+        values = json.loads(line, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{path}: line {number} is not JSON ({error}); give one JSON object per line") from None
+        raise Told(
+            "{}: line {number} is not JSON ({}); give one JSON object per line",
+            path,
+            error,
+            number=number,
+        ) from None
     if not isinstance(values, dict):
-        raise Refused(f"{path}: line {number} holds {type(values).__name__}; give one JSON object per line")
+        raise Told(
+            "{}: line {number} holds {}; give one JSON object per line",
+            path,
+            type(values).__name__,
+            number=number,
+        )
     return values
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; two values of one key are an error, of which the parser would keep the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return found
 
 
 def _open_json(path: Path) -> Table:
@@ -230,14 +272,14 @@ def _open_json(path: Path) -> Table:
     if not text.lstrip().startswith("["):
         return _open_json_lines(path)
     try:
-        values = json.loads(content)
+        values = json.loads(content, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{path}: it is not JSON ({error}); give a list of objects") from None
+        raise Told("{}: it is not JSON ({}); give a list of objects", path, error) from None
     for number, each in enumerate(values, start=1):
         if not isinstance(each, dict):
-            raise Refused(f"{path}: item {number} is {type(each).__name__}; give a list of objects")
+            raise Told("{}: item {number} is {}; give a list of objects", path, type(each).__name__, number=number)
     if not values:
-        raise Refused(f"{path}: the list is empty; give at least one object")
+        raise Told("{}: the list is empty; give at least one object", path)
     return InMemoryTable(name=str(path), values=tuple(values), row_noun="item")
 
 
@@ -258,14 +300,21 @@ def _open_csv(path: Path) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         columns = tuple(next(_csv_records(csv.reader(lines, strict=True)), ()))
     if not columns:
-        raise Refused(f"{path}: the file is empty; give a header line and records")
-    if len(set(columns)) != len(columns):
-        raise Refused(f"{path}: a column name occurs twice in the header ({', '.join(columns)}); rename one")
+        raise Told("{}: the file is empty; give a header line and records", path)
+    _check_columns(path, columns)
     return CsvTable(path=path, columns=columns)
 
 
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Refuse two columns of one name, of which nobody knows which is meant."""
+    if len(set(columns)) != len(columns):
+        raise Told("{}: a column name occurs twice in the header ({}); rename one", path, ", ".join(columns))
+
+
 def _open_parquet(path: Path) -> Table:
-    return ArrowTable(path=path, schema=pq.read_schema(path), batches=_parquet_batches)
+    schema = pq.read_schema(path)
+    _check_columns(path, schema.names)
+    return ArrowTable(path=path, schema=schema, batches=_parquet_batches)
 
 
 def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -275,6 +324,7 @@ def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def _open_arrow(path: Path) -> Table:
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+        _check_columns(path, stream.schema.names)
         return ArrowTable(path=path, schema=stream.schema, batches=_arrow_batches)
 
 

@@ -12,7 +12,8 @@ from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.examples import Example
 from fleetune.data.labels import LabelMapping, label_array, label_info
 from fleetune.data.prepared_data import IDS, LABELS, MASK, POSITIONS, Array, ArrayInfo
-from fleetune.errors import Refused, first_line
+from fleetune.data.public_words import Told
+from fleetune.errors import first_line
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
@@ -92,13 +93,19 @@ def pack_documents(
 
 
 def open_tokenizer(spec: InputSpec) -> Any:
-    """Open a transformers tokenizer that truncates and pads on the right and has a padding token."""
+    """Open a transformers tokenizer that pads on the right and has a padding token.
+
+    It truncates texts to be classified or translated on its own side; what a model goes on with is cut at its end.
+    """
     tokenizer = _byte_tokenizer(spec) if spec.tokenizer is None else _from_folder(spec.tokenizer)
-    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         fallback = tokenizer.eos_token or tokenizer.unk_token
         if fallback is None:
-            raise Refused(f"{spec.tokenizer}: the tokenizer has no token to pad with; give it a pad_token")
+            raise Told(
+                "{tokenizer}: the tokenizer has no token to pad with; give it a pad_token",
+                tokenizer=spec.tokenizer,
+            )
         tokenizer.pad_token = fallback
     return tokenizer
 
@@ -115,9 +122,9 @@ def chat_template_text(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"data: chat_template {path} cannot be read ({first_line(error)}); give a Jinja file") from None
+        raise Told("data: chat_template {} cannot be read ({}); give a Jinja file", path, first_line(error)) from None
     if not text.strip():
-        raise Refused(f"data: chat_template {path} is empty; give a Jinja file")
+        raise Told("data: chat_template {} is empty; give a Jinja file", path)
     return text
 
 
@@ -159,9 +166,13 @@ def check_length(tokenizer: Any, key: str, length: int) -> None:
     """Raise Refused for a length of samples that the tokenizer's own marks fill, so that no text is left."""
     marks = int(tokenizer.num_special_tokens_to_add())
     if length <= marks:
-        raise Refused(
-            f"data: {key} is {length}, and the tokenizer puts {marks} tokens of its own around each text; give at "
-            f"least {marks + 1}"
+        raise Told(
+            "data: {key} is {length}, and the tokenizer puts {marks} tokens of its own around each text; give at least "
+            "{least}",
+            key=key,
+            length=length,
+            marks=marks,
+            least=marks + 1,
         )
 
 
@@ -169,9 +180,12 @@ def check_ids(ids: Ids, spec: InputSpec) -> None:
     """Raise Refused for ids beyond the model's vocabulary."""
     highest = int(ids.max(initial=0))
     if spec.vocab_size is not None and highest >= spec.vocab_size:
-        raise Refused(
-            f"data: the tokenizer gives token {highest}, but the model's vocab_size is {spec.vocab_size}; "
-            f"set model.config.vocab_size to at least {highest + 1} or use the model's own tokenizer"
+        raise Told(
+            "data: the tokenizer gives token {}, but the model's vocab_size is {vocab_size}; set "
+            "model.config.vocab_size to at least {} or use the model's own tokenizer",
+            highest,
+            highest + 1,
+            vocab_size=spec.vocab_size,
         )
 
 
@@ -186,17 +200,18 @@ def _from_folder(folder: Path) -> Any:
     from transformers import AutoTokenizer  # takes seconds to import, and only preparation needs it
 
     if not folder.is_dir():
-        raise Refused(f"{folder}: no tokenizer folder; give the folder of a saved tokenizer")
+        raise Told("{}: no tokenizer folder; give the folder of a saved tokenizer", folder)
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # each of a dozen parsers raises its own error types
         if not (folder / "tokenizer.json").exists() and any(folder.glob("*.model")) and not find_spec("sentencepiece"):
-            raise Refused(
-                f"{folder}: its tokenizer is a SentencePiece model, which needs the package sentencepiece; run `pip "
-                "install sentencepiece`, or put the model's tokenizer.json beside it"
+            raise Told(
+                "{}: its tokenizer is a SentencePiece model, which needs the package sentencepiece; run `pip "
+                "install sentencepiece`, or put the model's tokenizer.json beside it",
+                folder,
             ) from None
         reason = str(error).strip().split("\n", 1)[0][:200]
-        raise Refused(f"{folder}: the tokenizer cannot be loaded ({reason}); save it again") from None
+        raise Told("{}: the tokenizer cannot be loaded ({}); save it again", folder, reason) from None
 
 
 def end_token_id(tokenizer: Any) -> int | None:
@@ -212,9 +227,12 @@ def _byte_tokenizer(spec: InputSpec) -> Any:
 
     tokens = [*SPECIAL_TOKENS.values(), *sorted(pre_tokenizers.ByteLevel.alphabet())]
     if spec.vocab_size is not None and spec.vocab_size < len(tokens):
-        raise Refused(
-            f"data: the model's vocab_size is {spec.vocab_size}, but text split into bytes needs {len(tokens)} "
-            f"tokens; set model.config.vocab_size to at least {len(tokens)}"
+        raise Told(
+            "data: the model's vocab_size is {vocab_size}, but text split into bytes needs {} tokens; set "
+            "model.config.vocab_size to at least {}",
+            len(tokens),
+            len(tokens),
+            vocab_size=spec.vocab_size,
         )
     vocabulary = {token: number for number, token in enumerate(tokens)}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=SPECIAL_TOKENS["unk_token"]))

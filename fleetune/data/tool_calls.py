@@ -8,7 +8,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-CALLS, FUNCTION, ARGUMENTS = "tool_calls", "function", "arguments"
+from fleetune.data.public_words import Told
+
+CALLS, FUNCTION, ARGUMENTS, NAME = "tool_calls", "function", "arguments", "name"
 Message = Mapping[str, Any]
 
 
@@ -21,7 +23,41 @@ def without_nulls(found: Any) -> Any:
 
 def with_objects(message: dict[str, Any]) -> dict[str, Any]:
     """A message whose calls have arguments as objects where they are the JSON text of one."""
-    return _with_arguments(message, _parsed)
+    return _with(message, ARGUMENTS, _parsed)
+
+
+def calls_in(location: str, found: Any) -> list[dict[str, Any]]:
+    """The calls of an object with name and arguments, of a list of such, or of the JSON text of either."""
+    plain = _json(found)
+    calls = plain if isinstance(plain, list) else [plain]
+    if not calls or not all(isinstance(call, dict) and call.get(NAME) and ARGUMENTS in call for call in calls):
+        raise Told(
+            "{location}: its call of a function is no JSON object with {name} and {arguments}, nor a list of such; "
+            "mend it or leave the row out",
+            location=location,
+            name=NAME,
+            arguments=ARGUMENTS,
+        )
+    return [{"type": FUNCTION, FUNCTION: {NAME: call[NAME], ARGUMENTS: _parsed(call[ARGUMENTS])}} for call in calls]
+
+
+def called_names(message: Message) -> list[str]:
+    """Names of the functions that a message calls."""
+    found: list[str] = []
+    _with(message, NAME, lambda name: found.append(str(name)))
+    return found
+
+
+def with_names(message: Message, names: Sequence[str]) -> dict[str, Any]:
+    """A message whose calls have other names, in order."""
+    given = iter(names)
+    return _with(message, NAME, lambda _: next(given))
+
+
+def tool_names(tools: Sequence[Any]) -> list[str]:
+    """Names of functions that are described."""
+    plain = [tool.get(FUNCTION, tool) for tool in tools if isinstance(tool, dict)]
+    return [str(tool[NAME]) for tool in plain if isinstance(tool, dict) and tool.get(NAME)]
 
 
 def fitting(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
@@ -38,36 +74,41 @@ def fitting(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any]) -
         text = ""
     if text and not any(str(each) in text for each in objects if each):
         return list(messages)
-    return [_with_arguments(message, _written) for message in messages]
+    return [_with(message, ARGUMENTS, _written) for message in messages]
 
 
-def _with_arguments(message: Message, change: Callable[[Any], Any]) -> dict[str, Any]:
+def _with(message: Message, key: str, change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A message in whose calls the value of a key is changed."""
     calls = message.get(CALLS)
     if not isinstance(calls, list):
         return dict(message)
-    return {**message, CALLS: [_changed(call, change) for call in calls]}
+    return {**message, CALLS: [_changed(call, key, change) for call in calls]}
 
 
-def _changed(call: Any, change: Callable[[Any], Any]) -> Any:
+def _changed(call: Any, key: str, change: Callable[[Any], Any]) -> Any:
     if not isinstance(call, dict):
         return call
     if isinstance(call.get(FUNCTION), dict):
-        return {**call, FUNCTION: _changed(call[FUNCTION], change)}
-    return {**call, ARGUMENTS: change(call[ARGUMENTS])} if ARGUMENTS in call else call
+        return {**call, FUNCTION: _changed(call[FUNCTION], key, change)}
+    return {**call, key: change(call[key])} if key in call else call
 
 
 def _arguments(message: Message) -> list[Any]:
     """The arguments of a message's calls."""
     found: list[Any] = []
-    _with_arguments(message, found.append)
+    _with(message, ARGUMENTS, found.append)
     return found
 
 
-def _parsed(arguments: Any) -> Any:
+def _json(text: Any) -> Any:
     try:
-        found = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return json.loads(text) if isinstance(text, str) else text
     except ValueError:
-        return arguments
+        return None
+
+
+def _parsed(arguments: Any) -> Any:
+    found = _json(arguments)
     return found if isinstance(found, dict) else arguments
 
 

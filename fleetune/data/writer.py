@@ -37,13 +37,17 @@ from fleetune.data.prepared_data import (
     DataInfo,
     LocalInfo,
     SplitInfo,
+    check_files,
     create_arrays,
+    file_digests,
 )
+from fleetune.data.public_words import Told
 from fleetune.data.sequence_writer import has_sequences, unread_dialogues, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
 from fleetune.data.tokenization import TextEncoder, check_length
-from fleetune.errors import Refused
+from fleetune.errors import TryAgain
+from fleetune.filesystem import sync, sync_tree
 
 CHUNK_SAMPLES = 512
 NOT_HERE = "local"
@@ -81,14 +85,18 @@ def write_data(asked: Preparation, folder: Path) -> None:
     """
     request, spec = asked.request, asked.spec
     if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
-        raise Refused(
-            f"data: max_length is {request.max_length}, but the model has {spec.max_positions} positions; "
-            f"set data.max_length to at most {spec.max_positions}"
+        raise Told(
+            "data: max_length is {max_length}, but the model has {max_positions} positions; set data.max_length to "
+            "at most {max_positions}",
+            max_length=request.max_length,
+            max_positions=spec.max_positions,
         )
     if spec.task == SEQ2SEQ and spec.max_positions is not None and (request.target_length or 0) > spec.max_positions:
-        raise Refused(
-            f"data: target_length is {request.target_length}, but the model has {spec.max_positions} positions; "
-            f"set data.target_length to at most {spec.max_positions}"
+        raise Told(
+            "data: target_length is {target_length}, but the model has {max_positions} positions; set "
+            "data.target_length to at most {max_positions}",
+            target_length=request.target_length,
+            max_positions=spec.max_positions,
         )
     source = open_source(request)
     check_task(request, source, spec)
@@ -106,8 +114,20 @@ def write_data(asked: Preparation, folder: Path) -> None:
             notes=(*_byte_tokenizer_note(spec), *source.notes, *written.notes),
             chats=written.chats,
             local=_local_info(asked, written),
+            files=file_digests(part),
         )
         json_io.write(info, part / INFO)
+
+
+def ensure_data(asked: Preparation, folder: Path) -> None:
+    """Write prepared data into `folder`, unless they are there as they were written; damaged ones are removed first."""
+    if (folder / INFO).exists():
+        try:
+            check_files(folder)
+            return
+        except TryAgain:
+            shutil.rmtree(folder)
+    write_data(asked, folder)
 
 
 def _written(job: Job) -> Written:
@@ -264,14 +284,19 @@ def _byte_tokenizer_note(spec: InputSpec) -> tuple[str, ...]:
 
 @contextmanager
 def _atomic_folder(folder: Path) -> Iterator[Path]:
-    """Temporary folder that is renamed to `folder` if the body succeeds, and is deleted if it fails."""
+    """Temporary folder that is renamed to `folder` if the body succeeds, and is deleted if it fails.
+
+    All of it is on disk before it has its name, so that no power cut leaves zeros for data.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refused(f"{folder}: it already holds something; give a new or empty folder")
+        raise Told("{}: it already holds something; give a new or empty folder", folder)
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
         yield part
+        sync_tree(part)
         part.replace(folder)
+        sync(folder.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)

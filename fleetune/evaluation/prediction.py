@@ -122,7 +122,6 @@ class Predictor:
         spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer, vocab_size=vocabulary(self.model))
         tokenizer = open_tokenizer(spec)
         of_base = self.model.generation_config
-        ends = end_ids(tokenizer, of_base.eos_token_id)
         begins = getattr(self.model.config, "decoder_start_token_id", None)
         for example in asked:
             ids = self._read(tokenizer, example) if turns else prompt_ids(tokenizer, example)
@@ -130,7 +129,7 @@ class Predictor:
             settings = GenerationConfig(
                 do_sample=False,
                 max_new_tokens=self._room(example, 1 if turns else len(ids)),  # a start token, or the text itself
-                eos_token_id=ends or None,
+                eos_token_id=end_ids(tokenizer, of_base.eos_token_id, example) or None,
                 pad_token_id=tokenizer.pad_token_id,
                 decoder_start_token_id=of_base.decoder_start_token_id if begins is None else begins,
             )

@@ -12,7 +12,7 @@ from torch import nn
 
 from fleetune.contracts import json_io
 from fleetune.contracts.task import Progress
-from fleetune.data.prepared_data import INFO, Array, ArrayInfo, PreparedData
+from fleetune.data.prepared_data import INFO, Array, ArrayInfo, PreparedData, file_digests
 from fleetune.data.splits import TRAIN
 from fleetune.errors import Refused
 from fleetune.formatting import gigabytes, megabytes
@@ -62,7 +62,12 @@ def cache_activations(model: CachedModel, data_folder: Path) -> Graph:
     splits = tuple(
         replace(split, arrays=(*split.arrays, *stored)) if split.name == TRAIN else split for split in data.info.splits
     )
-    json_io.write(replace(data.info, splits=splits, notes=(*data.info.notes, sentence)), data_folder / INFO)
+    files = {
+        **data.info.files,
+        **file_digests(data_folder, [data_folder / TRAIN / f"{one.name}.npy" for one in stored]),
+    }
+    notes = (*data.info.notes, sentence)
+    json_io.write(replace(data.info, splits=splits, notes=notes, files=files), data_folder / INFO)
     return without_prefix(model.graph, prefix)
 
 

@@ -12,7 +12,7 @@ from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.job import Preparation
 from fleetune.data.local_data import LocalSurvey
 from fleetune.data.prepared_data import LocalSource, PreparedData
-from fleetune.data.writer import write_data
+from fleetune.data.writer import ensure_data
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
@@ -101,8 +101,7 @@ def data_preparation(task: PreparationTask) -> Preparation:
 
 def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     """Write everything without comparing; returns the graph and the model on the meta device."""
-    if not (task.data_folder / "data.json").exists():
-        write_data(data_preparation(task), task.data_folder)
+    ensure_data(data_preparation(task), task.data_folder)
     prepared = PreparedData(task.data_folder)
     config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)
     module = skeleton(config, task.model)

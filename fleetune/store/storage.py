@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleetune.errors import Refused, TryAgain
-from fleetune.filesystem import file_digest, sync, write_durably
+from fleetune.filesystem import file_digest, sync, sync_tree, write_durably
 from fleetune.store import partial_files
 from fleetune.store.manifest import FileEntry
 
@@ -73,7 +73,7 @@ class LocalStorage:
         """See Storage. On the same disk the folder is renamed, else it is copied beside its new name first."""
         whole = self.root / path
         _make(whole.parent)
-        _flush(folder)
+        sync_tree(folder)
         with partial_files.locked(folder):
             staged = partial_files.part_path(whole)
             try:
@@ -96,7 +96,7 @@ class LocalStorage:
         whole = self.root / path
         with partial_files.new_folder(whole) as staged:
             shutil.copytree(folder, staged, dirs_exist_ok=True)
-            _flush(staged)
+            sync_tree(staged)
             self._name(staged, path, last)
         sync(whole.parent)
         shutil.rmtree(folder)
@@ -239,9 +239,3 @@ def _make(folder: Path) -> None:
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
         sync(folder.parent)
-
-
-def _flush(folder: Path) -> None:
-    """Flush every file and folder of a folder to disk."""
-    for path in (*folder.rglob("*"), folder):
-        sync(path)

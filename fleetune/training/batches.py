@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fleetune.contracts.plan import Lane, Plan
-from fleetune.data.prepared_data import LABELS, PreparedData, batch_indices
+from fleetune.data.prepared_data import LABELS, PreparedData, batch_indices, check_files
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets
 from fleetune.training.device_copies import DeviceCopies
@@ -144,8 +144,11 @@ class Batches:
     ) -> None:
         """plan: the first one, which dealt the rows. seed: the run's.
 
-        local: whether the folder holds this lane's samples alone.
+        local: whether the folder holds this lane's samples alone, which no store has verified. TryAgain: they are
+        damaged.
         """
+        if local:
+            check_files(folder)
         self._data = PreparedData(folder)
         self._plan, self._lane = plan, lane
         count = self._data.size("train")

@@ -169,8 +169,7 @@ def _write(text: str, path: Path) -> None:
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        filesystem.write_durably(text.encode(), part, path)
     except OSError as error:
         if known := filesystem.disk_error(error, {filesystem.OUTPUT: path}):
             raise known from None

@@ -2,18 +2,28 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
+from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.links.message import Message, header_frame, parse_header
 from fleetune.solving import kinds, read
 from tests.support.contracts.limits import BEYOND
+from tests.support.filesystem.synced import recorded
 
 Door = Callable[[str], Any]
+
+
+@record
+class Progressed:
+    """A record of one number."""
+
+    done: int
 
 
 def by_wire(text: str) -> Any:
@@ -62,3 +72,12 @@ def test_what_is_large_and_fits() -> None:
     deep = "[" * 100 + "]" * 100
     assert json_io.parse_plain(f'[1e308, {2**62}, "{"[" * 500}"]', "it")[:2] == [1e308, 2**62]
     assert json_io.parse_plain(deep, "it") == json.loads(deep)
+
+
+def test_a_record_is_on_disk_when_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut a file that has its name is not empty."""
+    done = recorded(monkeypatch)
+    json_io.write(Progressed(done=3), tmp_path / "deep" / "x.json")
+    path = tmp_path / "deep" / "x.json"
+    assert done == [f"{path}.part", f"=> {path}", str(path.parent)]
+    assert json.loads(path.read_text()) == {"done": 3}

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.named_datasets import HubTable
@@ -219,6 +220,35 @@ def test_a_hub_name_is_pinned_to_its_commit(tmp_path: Path, monkeypatch: pytest.
         (str(tmp_path), str(tmp_path)),
     ):
         assert pinned_request(DataRequest(source=source)).source == pinned
+
+
+@pytest.mark.parametrize(
+    ("fails", "kind", "says"),
+    [
+        (ConnectionError("no route\nto host"), TryAgain, rf"commit of owner/fruits@main \(no route\); .*@{'a' * 40}$"),
+        (TimeoutError(), TryAgain, r"commit of owner/fruits@main \(TimeoutError\)"),
+        (503, TryAgain, r"commit of owner/fruits@main \(busy\)"),
+        (403, Refused, r"owner/fruits@main cannot be read from the hub \(busy\)"),
+        (404, Refused, r"owner/fruits@main cannot be read from the hub \(busy\)"),
+    ],
+)
+def test_the_commit_of_the_cache_is_not_taken_for_that_of_the_hub(
+    fails: Exception | int, kind: type[Exception], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the hub does not answer, what the cache has may be older: it is named, and not used."""
+    refs = tmp_path / "datasets--owner--fruits" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("a" * 40)
+    response: Any = SimpleNamespace(status_code=fails, headers={}, request=None)
+    error = HfHubHTTPError("busy", response=response) if isinstance(fails, int) else fails
+
+    def dataset_info(*asked: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(HfApi, "dataset_info", dataset_info)
+    with pytest.raises(kind, match=says):
+        pinned_request(DataRequest(source="owner/fruits"))
 
 
 @pytest.mark.usefixtures("asked")

@@ -168,6 +168,39 @@ def test_grey_beyond_its_levels_is_refused(dtype: Any, pixels: list[float]) -> N
         as_image("x", encoded(pixels, dtype, "TIFF"), None)
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_deep_images_are_upright(kind: str, orientation: int) -> None:
+    """An image of 16 bits is turned as the same image of 8 bits."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    found = []
+    for levels in (
+        np.arange(6, dtype=np.uint8).reshape(2, 3) * 40,
+        np.arange(6, dtype=np.uint16).reshape(2, 3) * 40 * 257,
+    ):
+        content = io.BytesIO()
+        Image.fromarray(levels).save(content, kind, exif=exif)
+        found.append(as_image("x", content.getvalue(), None))
+    assert found[0].shape == ((3, 2, 1) if orientation > 4 else (2, 3, 1))
+    assert np.array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_white_may_be_zero(dtype: Any) -> None:
+    """A TIFF file says whether 0 is white or black, at any depth."""
+    white = 1.0 if dtype is np.float32 else float(np.iinfo(dtype).max)
+    levels = np.array([[0, 0.25, 0.5, 1]]) * white
+    content = io.BytesIO()
+    Image.fromarray(levels.astype(dtype)).save(content, "TIFF", tiffinfo={262: 0})
+    stored = content.getvalue()
+    found = as_image("x", stored, None)[0, :, 0]
+    with Image.open(io.BytesIO(stored)) as opened:
+        assert opened.tag_v2[262] == 0  # type: ignore[attr-defined]  # of TIFF files
+    shown = [0, 0.25, 0.5, 1] if dtype is np.uint8 else [1, 0.75, 0.5, 0]  # Pillow writes those of 8 bits turned around
+    assert np.allclose(found, shown, atol=0.004)
+
+
 @pytest.mark.parametrize(
     ("orientation", "turned"), [(1, [[0, 1], [2, 3]]), (6, [[2, 0], [3, 1]]), (3, [[3, 2], [1, 0]])]
 )

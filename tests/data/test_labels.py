@@ -79,12 +79,11 @@ def test_whole_floats_are_classes(suffix: str, tmp_path: Path) -> None:
     assert by_text(data) == {row["text"]: int(row["label"] == 10) for row in rows}
 
 
-@pytest.mark.parametrize("label", ["0.5", "1e-3"])
-def test_a_column_of_fractions_is_no_column_of_classes(label: str, tmp_path: Path) -> None:
+def test_a_column_of_fractions_is_no_column_of_classes(tmp_path: Path) -> None:
     """Bug: fractions in a CSV became classes; they are refused, and the task that learns numbers is named."""
-    (tmp_path / "r.csv").write_text(f"text,label\na,1.0\nb,{label}\nc,2.0\n")
+    (tmp_path / "r.csv").write_text("text,label\na,1.0\nb,0.5\nc,2.0\n")
     with pytest.raises(
-        Refused, match=f"label '{label}' in column 'label' is a fraction; give integers .*sequence-regression"
+        Refused, match="label '0.5' in column 'label' is a fraction; give integers .*sequence-regression"
     ):
         prepared(tmp_path / "d", tmp_path / "r.csv")
 

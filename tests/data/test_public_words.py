@@ -1,6 +1,7 @@
 """What is told of errors in data that stay on a device: nothing that can come out of a sample or a file's name."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import ignore_progress
 from fleetune.data.local_data import survey, told
-from fleetune.data.public_words import EXPLANATION, public_words
-from fleetune.errors import Refused
+from fleetune.data.public_words import EXPLANATION, Place, Told, ToldAgain, inside, noted, public_words
+from fleetune.errors import Refused, TryAgain
 
 TEXTS, IMAGES = InputSpec(task="sequence-classification"), InputSpec(task="image-classification", channels=1)
 SECRETS = ("Jane", "Doe", "HIV", "4711", "5.7", "stage")
@@ -101,22 +102,33 @@ def test_nothing_of_a_sample_is_told(name: str, tmp_path: Path) -> None:
     assert any(word in said for word in words.split("|")) and len(said.removesuffix(EXPLANATION)) > 20, said
 
 
-def test_words_of_this_code_and_of_the_settings_are_told() -> None:
-    """Literal words stay, and so do columns, the source and the numbers of rows; everything else is withheld."""
-    column, location, count, cell = "label", "own.csv: row 7, label", 3, "Jane"
-    with pytest.raises(Refused) as caught:
-        raise Refused(f"{location}: column {column!r} has {count} of {cell}; see row {count}, or " + "ask")
-    said = public_words(caught.value, {"label", "own.csv"})
-    assert said == f"own.csv: row 7, label: column 'label' has ... of ...; see row 3, or ask{EXPLANATION}"
-    assert public_words(caught.value, {"other"}).startswith("...: row 7: column ... has ... of ...; see row 3")
+def test_a_message_is_whole_here_and_without_its_private_parts_elsewhere() -> None:
+    """What a statement fills in by name is told, and of a place the row; all else is withheld, in any format."""
+    place = inside(noted(Place("Doe.csv: row 7", "row 7"), "Jane.png"), "label")
+    error = Told("{location}: column {column!r} has {} of {!r}, {:.1f}", 3, "Jane", 5.7, location=place, column="label")
+    assert str(error) == "Doe.csv: row 7 (Jane.png), label: column 'label' has 3 of 'Jane', 5.7"
+    assert public_words(error) == f"row 7, label: column 'label' has ... of ..., ...{EXPLANATION}"
+    around = Told("{}: {error}", "Doe", error=error)
+    assert str(around) == f"Doe: {error}" and public_words(around) == public_words(error)
 
 
-def test_an_error_that_is_no_statement_of_ours_is_its_type() -> None:
-    """A library's words may quote what it reads."""
-    with pytest.raises(ValueError) as caught:
-        int("Jane")
-    assert public_words(caught.value, ()).startswith("its data cannot be used: ValueError")
-    text = "Jane Doe"
-    with pytest.raises(Refused) as computed:
-        raise Refused(text)
-    assert public_words(computed.value, ()).startswith("its data cannot be used: Refused")
+def test_a_place_that_does_not_know_its_parts_is_withheld() -> None:
+    """A location in plain words may hold the name of a file."""
+    plain = Told("{location} is empty; fill it", location=inside(noted("Doe.csv: row 7", "Jane"), "label"))
+    assert str(plain) == "Doe.csv: row 7 (Jane), label is empty; fill it"
+    assert public_words(plain) == f"... is empty; fill it{EXPLANATION}"
+
+
+def test_values_hold_no_fields() -> None:
+    """Braces in a cell are no fields of a message, here or after another process has raised it."""
+    error = ToldAgain("{} is odd", "{0} {secret}")
+    again = pickle.loads(pickle.dumps(error))
+    assert str(error) == str(again) == "{0} {secret} is odd"
+    assert isinstance(again, TryAgain) and again.exit_code == error.exit_code
+    assert isinstance(pickle.loads(pickle.dumps(Told("{}", "{"))), Refused)
+
+
+@pytest.mark.parametrize("error", [ValueError("Jane"), Refused("Jane Doe"), TryAgain("Jane")])
+def test_of_an_error_that_does_not_tell_its_parts_apart_the_type_is_told(error: Exception) -> None:
+    """A library's words may quote what it reads, and so may a message that is already made."""
+    assert public_words(error) == f"its data cannot be used: {type(error).__name__}{EXPLANATION}"

@@ -34,6 +34,22 @@ def test_ids_are_those_of_the_models_tokenizer(tmp_path: Path) -> None:
         assert np.array_equal(encoded["attention_mask"], batch["attention_mask"])
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_text_is_cut_where_its_tokenizer_cuts(side: str, tmp_path: Path) -> None:
+    """A tokenizer that cuts the beginning keeps the end, as in transformers, and its copy does so where it is used."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(MINILM, truncation_side=side)
+    tokenizer.save_pretrained(tmp_path / "t")
+    rows = [{"text": f"{n} is the first of many words", "label": "ab"[n % 2]} for n in range(8)]
+    spec = InputSpec(task="sequence-classification", tokenizer=tmp_path / "t")
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), spec, max_length=5)
+    wanted = tokenizer([row["text"] for row in rows], truncation=True, max_length=5)["input_ids"]
+    found = [*whole(data, "train")["input_ids"].tolist(), *whole(data, "test")["input_ids"].tolist()]
+    assert sorted(found) == sorted(wanted)
+    assert AutoTokenizer.from_pretrained(data.tokenizer).truncation_side == side
+
+
 def test_folder_of_the_tokenizer_leaves_no_trace(tmp_path: Path) -> None:
     """The same tokenizer read from two folders gives identical bytes, without any path in them."""
     import shutil

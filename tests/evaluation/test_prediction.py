@@ -155,7 +155,7 @@ def test_what_a_user_says_is_written_by_the_chat_template(tmp_path: Path) -> Non
     prompt = "<|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(prompt_ids(tokenizer, asked)) == prompt
     marks = tokenizer.get_added_vocab()
-    assert end_ids(tokenizer, None) == sorted([tokenizer.eos_token_id, marks["<|im_end|>"]])
+    assert end_ids(tokenizer, None, asked) == sorted([tokenizer.eos_token_id, marks["<|im_end|>"]])
     (found,) = Predictor(model=causal(tmp_path), data=data, new_tokens=4).predictions([asked])
     assert found.input == "why?"
 
@@ -167,12 +167,24 @@ def test_a_chat_without_a_template_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="row 3: it is a chat, and the tokenizer of the run has no chat template"):
         prompt_ids(tokenizer, chat)
     strict = open_tokenizer(replace(chat_spec(tmp_path / "s"), tokenizer=chat_tokenizer(tmp_path / "t", "{{ 1 / 0 }}")))
-    with pytest.raises(Refused, match=r"row 3: the chat template refuses it \(division by zero\)"):
+    with pytest.raises(Refused, match=r"row 3: the chat template does not take its messages \(division by zero\)"):
         prompt_ids(strict, chat)
-    assert end_ids(strict, [5, 6]) == sorted({5, 6, strict.eos_token_id})
-    assert CHATML in open_tokenizer(chat_spec(tmp_path / "c")).chat_template
     begun = Example(location="", content=Completion("ab", ""), label=None)
+    assert end_ids(strict, [5, 6], begun) == sorted({5, 6, strict.eos_token_id})
+    assert CHATML in open_tokenizer(chat_spec(tmp_path / "c")).chat_template
     assert tokenizer.decode(prompt_ids(tokenizer, begun)) == "<bos>ab"
+
+
+def test_a_template_that_hides_where_answers_end_is_refused(tmp_path: Path) -> None:
+    """Whatever a template raises about an answer, or leaves out of it, is told: nothing would end what is written."""
+    chat = Example(location="row 3", content=Chat(({"role": "user", "content": "a"},)), label=None)
+    for name, template, says in (
+        ("raises", "{{ raise_exception('no') if messages | length > 1 }}" + CHATML, r"row 3: .*messages \(no\)"),
+        ("hides", CHATML.replace("message.content", "message.content[:0]"), "row 3: .* which token ends one"),
+    ):
+        tokenizer = open_tokenizer(chat_spec(tmp_path / name, template))
+        with pytest.raises(Refused, match=says):
+            end_ids(tokenizer, None, chat)
 
 
 class Mean(nn.Module):

@@ -1,5 +1,6 @@
 """Attempts at a stage: the task that the stage is given, its cache, and data that a container can read."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,11 +14,12 @@ from fleetune.contracts.run_config import DataRequest, RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Store
-from flows.attempt import fits_in_container, for_container
+from flows.attempt import fits_in_container, for_container, write_ingredients
 from flows.context import StageSelection
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
+from tests.support.filesystem.synced import recorded
 from tests.support.flows.toy_pipeline import World, toy_context
 
 
@@ -114,3 +116,12 @@ def test_a_container_is_given_the_folder_of_the_data(world: World) -> None:
     changed, reads = for_container(PREPARE, task, world.config())
     assert reads == (world.folder,) and changed.config["model"]["task"] == "causal-lm"
     assert for_container(PLAN, task, world.config()) == (task, ())
+
+
+def test_ingredients_are_on_disk_when_they_have_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt whose ingredients a power cut has emptied would never be resumed."""
+    done = recorded(monkeypatch)
+    write_ingredients(tmp_path, {"seed": "3"})
+    (part, named, folder) = done
+    assert part.endswith(".part") and named == f"=> {part.removesuffix('.part')}" and folder == str(tmp_path)
+    assert json.loads(Path(named.removeprefix("=> ")).read_text()) == {"seed": "3"}

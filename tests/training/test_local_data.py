@@ -16,7 +16,7 @@ from fleetune.data.prepared_data import IDS, LABELS, PIXELS, PreparedData, batch
 from fleetune.errors import Refused, TryAgain
 from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Endpoint
-from fleetune.training.batches import lane_seed
+from fleetune.training.batches import Batches, lane_seed
 from fleetune.training.coordinator import train
 from fleetune.training.exchange import Exchange, TransferKey
 from fleetune.training.parcels import StoredParcels
@@ -54,6 +54,17 @@ def test_blocks_are_tuned_on_the_data_of_their_devices(tmp_path: Path) -> None:
     lanes = lane_models(ready, whole, made, [local["d0"].folder, local["d1"].folder])
     control = train_by_blocks(lanes, whole, TRAINING, names)
     assert beside(ready, tmp_path, made, control, local=local).bitwise
+
+
+def test_damaged_data_of_a_device_train_nothing(tmp_path: Path) -> None:
+    """A worker whose device holds zeros, where labels were, says so before it draws a batch."""
+    ready = ready_for(tmp_path)
+    made, local = by_blocks(ready, [2]), own_data(ready, tmp_path, {"d0": 30, "d1": 50})
+    file, lane = local["d0"].folder / "train" / "labels.npy", made.lanes[0]
+    Batches(local["d0"].folder, made, lane, ready.seed, torch.device("cpu"), local=True)
+    file.write_bytes(file.read_bytes()[:128] + bytes(file.stat().st_size - 128))
+    with pytest.raises(TryAgain, match="labels.npy: it is not what was written when these data were prepared"):
+        Batches(local["d0"].folder, made, lane, ready.seed, torch.device("cpu"), local=True)
 
 
 def planted_samples(ready: Prepared, made: Plan, local: Mapping[str, DeviceData]) -> dict[str, list[tuple[str, bytes]]]:

@@ -1,0 +1,104 @@
+"""Loss on what the generation marks of a chat template enclose, by the characters that each token stands for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
+from fleetune.data.chat_tokens import SequenceEncoder
+from fleetune.data.dialogues import Chat
+from fleetune.data.examples import Example
+from fleetune.data.tokenization import open_tokenizer
+from fleetune.errors import Refused
+from tests.support.data.chat_samples import chat_spec
+
+BARE = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}<{{ m.content }}>{% endif %}{% endfor %}"
+)
+
+
+def turn(role: str, content: str) -> dict[str, str]:
+    """A message."""
+    return {"role": role, "content": content}
+
+
+def learned(tokenizer: Any, spec: InputSpec, *messages: dict[str, str]) -> tuple[str, list[int]]:
+    """The whole text, and the numbers of the tokens that carry loss."""
+    example = Example(location="row 1", content=Chat(messages), label=None)
+    found = SequenceEncoder(tokenizer, spec, loss_on_all=False).encode(example)
+    return tokenizer.decode(found.ids), [n for n, label in enumerate(found.labels) if label != IGNORE_INDEX]
+
+
+def test_an_answer_of_the_first_token_alone_carries_loss_alone(tmp_path: Path) -> None:
+    """An answer that is token 0 alone is all that carries loss, not all that follows it."""
+    spec = chat_spec(tmp_path, BARE)
+    text, loss = learned(open_tokenizer(spec), spec, turn("assistant", "A"), turn("user", "secret"))
+    assert (text, loss) == ("A<secret>", [0])
+
+
+def test_all_bytes_of_the_last_character_carry_loss(tmp_path: Path) -> None:
+    """An answer that ends in a character of two tokens has loss on both."""
+    spec = chat_spec(tmp_path, BARE)
+    text, loss = learned(open_tokenizer(spec), spec, turn("user", "a"), turn("assistant", "\u00f6"), turn("user", "b"))
+    assert (text, loss) == ("<a>\u00f6<b>", [3, 4])
+
+
+def test_an_answer_behind_a_space_that_is_no_token_carries_loss() -> None:
+    """A space at either end of an answer may stand for no token; the words between carry loss."""
+    words = {word: number for number, word in enumerate(("[UNK]", "q", "yes", "no", "<", ">"))}
+    core = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", pad_token="[UNK]")
+    tokenizer.chat_template = BARE
+    spec = InputSpec(task="causal-lm", vocab_size=6)
+    text, loss = learned(tokenizer, spec, turn("user", "q"), turn("assistant", " yes no "), turn("user", "q"))
+    assert (text, loss) == ("< q > yes no < q >", [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ("  {%- generation -%}\n  {{ m.content }}|\n  {%- endgeneration -%}  ", "a|"),
+        ("  {% generation %}\n{{ m.content }}|{% endgeneration %}\n", "a|"),
+        ("{%+ generation %}  {{ m.content }}|{% endgeneration +%}\n", "  a|"),
+        ("{% generation %}{{ m.content }}{% endgeneration %}|{% generation %}{{ m.content }}{% endgeneration %}", "aa"),
+    ],
+    ids=["trimmed", "lines of their own", "kept", "two of an answer"],
+)
+def test_marks_trim_what_their_tags_do(block: str, says: str, tmp_path: Path) -> None:
+    """The text is transformers' own, however the tags are written, and loss lies on what is between them."""
+    template = "{% for m in messages %}" + block + "{% endfor %}."
+    spec = chat_spec(tmp_path, template)
+    tokenizer = open_tokenizer(spec)
+    text, loss = learned(tokenizer, spec, turn("assistant", "a"))
+    assert text == tokenizer.apply_chat_template([turn("assistant", "a")], tokenize=False)
+    assert "".join(text[place] for place in loss) == says
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{% set all %}" + BARE + "{% endset %}{{ all }}{{ all | length }}", "depends on its"),
+        ("{% for m in messages %}{{ m.content }}{% generation %}{% endgeneration %}{% endfor %}", "marks nothing"),
+    ],
+)
+def test_marks_that_tell_nothing_are_refused(template: str, says: str, tmp_path: Path) -> None:
+    """A template that cuts what it marks, or marks nothing, does not tell where an answer lies."""
+    spec = chat_spec(tmp_path, template)
+    with pytest.raises(Refused, match=f"row 1: .*{says}"):
+        learned(open_tokenizer(spec), spec, turn("assistant", "abcd"))
+
+
+def test_marks_of_the_template_for_tools_count(tmp_path: Path) -> None:
+    """Of several templates of a tokenizer, that for tools writes a chat with tools, and its marks count."""
+    spec = chat_spec(tmp_path, BARE)
+    tokenizer = open_tokenizer(spec)
+    tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": "{{ tools[0].name }}" + BARE}
+    chat = Chat((turn("user", "q"), turn("assistant", "a")), tools=({"name": "f"},))
+    found = SequenceEncoder(tokenizer, spec, False).encode(Example(location="row 1", content=chat, label=None))
+    assert tokenizer.decode(found.ids) == "f<q>a"
+    assert (found.labels != IGNORE_INDEX).tolist() == [False] * 4 + [True]

@@ -1,0 +1,135 @@
+"""Roles, keys and columns of dialogues: each is used as the formats of other trainers mean it, or refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.data.chat_tokens import SequenceEncoder
+from fleetune.data.dialogues import Chat, read_dialogue, row_format
+from fleetune.data.examples import Example
+from fleetune.data.tokenization import open_tokenizer
+from fleetune.errors import Refused
+from tests.support.data.chat_samples import CHATML, chat_spec, chats
+from tests.support.data.samples import json_lines, prepared
+
+USER, ANSWER = {"role": "user", "content": "area of 3x5?"}, {"role": "assistant", "content": "It is 15."}
+AREA = {"name": "area", "arguments": {"sides": [3, 5]}}
+CALL = {"type": "function", "function": AREA}
+
+
+def chat(row: dict[str, Any]) -> Chat:
+    """The chat of a row."""
+    format = row_format(tuple(row), "text", None)
+    assert format is not None
+    found = read_dialogue("row 1", row, format, any_loss=False)
+    assert isinstance(found, Chat)
+    return found
+
+
+@pytest.mark.parametrize("role", ["function_call", "tool_call"])
+@pytest.mark.parametrize("calls", [AREA, [AREA, {**AREA, "name": "again"}]], ids=["one", "two"])
+def test_a_message_that_calls_is_the_assistants(role: str, calls: Any) -> None:
+    """LLaMA-Factory's function_call and ms-swift's tool_call are what the model writes, and carry loss."""
+    turns = [("human", "area of 3x5?"), (role, json.dumps(calls)), ("observation", "15"), ("gpt", "It is 15.")]
+    found = chat({"conversations": [{"from": who, "value": said} for who, said in turns]})
+    each = calls if isinstance(calls, list) else [calls]
+    wanted = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": one} for one in each]}
+    assert found.messages == (USER, wanted, {"role": "tool", "content": "15"}, ANSWER)
+    assert found.answers == (1, 3)
+
+
+def test_calls_join_the_answer_before_them() -> None:
+    """An answer and the calls after it are one message of the assistant, as ms-swift has it."""
+    row = {"messages": [USER, ANSWER, *({"role": "tool_call", "content": json.dumps(AREA)} for _ in range(2))]}
+    assert chat(row).messages == (USER, {**ANSWER, "tool_calls": [CALL, CALL]})
+
+
+def test_a_call_in_a_key_is_one_of_the_calls() -> None:
+    """OpenAI's older key is read as tool_calls, and the text of the answer stays."""
+    older = {**ANSWER, "function_call": {"name": "area", "arguments": json.dumps(AREA["arguments"])}}
+    assert chat({"messages": [USER, older]}).messages == (USER, {**ANSWER, "tool_calls": [CALL]})
+
+
+def test_history_goes_before_an_instruction() -> None:
+    """LLaMA-Factory's pairs of earlier turns are messages, and their answers carry loss."""
+    row = {"instruction": "c", "output": "d", "history": [["a", "b"]], "tools": json.dumps([{"name": "f"}])}
+    found = chat(row)
+    assert [message["content"] for message in found.messages] == ["a", "b", "c", "d"]
+    assert found.answers == (1, 3) and found.tools == ({"name": "f"},)
+
+
+def test_tools_of_a_prompt_of_messages_are_told() -> None:
+    """The tools of a row belong to its messages in whichever columns they are."""
+    assert chat({"prompt": [USER], "completion": [ANSWER], "tools": [{"name": "f"}]}).tools == ({"name": "f"},)
+
+
+@pytest.mark.parametrize("key", ["weight", "loss", "train", "training"])
+def test_a_message_that_is_taken_out_carries_no_loss(key: str) -> None:
+    """OpenAI's weight, ms-swift's loss and axolotl's train say of an answer whether it carries loss."""
+    for out, kept in ((False, True), (0, 1), (0.0, 1.0)):
+        found = chat({"messages": [USER, {**ANSWER, key: out}, USER, {**ANSWER, key: kept}]})
+        assert found.answers == (3,) and found.messages == (USER, ANSWER, USER, ANSWER)
+
+
+@pytest.mark.parametrize("role", ["usr", "human", "User "])
+def test_a_user_has_several_names(role: str) -> None:
+    """All usual names of a user are that of the templates."""
+    assert chat({"messages": [{**USER, "role": role}, ANSWER]}).messages[0] == USER
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a role": ({"messages": [{**USER, "role": "narrator"}, ANSWER]}, "message 1: role 'narrator' is not known"),
+    "a half": ({"messages": [USER, {**ANSWER, "weight": 0.5}]}, "message 2: 'weight' is 0.5; give true or false"),
+    "a text": ({"messages": [USER, {**ANSWER, "weight": "0"}]}, "message 2: 'weight' is '0'; give true or false"),
+    "both": ({"messages": [USER, {**ANSWER, "train": True, "loss": False}]}, "'loss' and 'train' contradict"),
+    "of a user": ({"messages": [{**USER, "train": True}, ANSWER]}, "message 1: 'train' asks for loss on .* the user"),
+    "no call": ({"messages": [USER, {"role": "function_call", "content": "area"}]}, "message 2: its call .* no JSON"),
+    "half a message": (
+        {"messages": [USER, {**ANSWER, "loss": False}, {"role": "tool_call", "content": json.dumps(AREA)}]},
+        "message 3: it calls and the one before it answers",
+    ),
+    "history": ({"messages": [USER, ANSWER], "history": [["a", "b"]]}, "column 'history' goes before an instruction"),
+    "no pairs": ({"instruction": "a", "output": "b", "history": ["a"]}, "column 'history' is no list of pairs"),
+    "a weighed row": ({"messages": [USER, ANSWER], "weight": 0.5}, "column 'weight' is 0.5"),
+    "a row left out": ({"messages": [USER, ANSWER], "train": False}, "column 'train' is False"),
+    "preferences": ({"messages": [USER, ANSWER], "rejected": "no"}, "column 'rejected' holds preferences"),
+    "pictures": ({"messages": [USER, ANSWER], "images": ["a.png"]}, "column 'images' holds no texts"),
+    "told a text": ({"prompt": "a", "completion": "b", "system": "c"}, "column 'system' is for messages"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_not_done_is_refused_by_name(name: str) -> None:
+    """What another trainer would do with a role, a key or a column, and this one does not, is not passed over."""
+    row, says = BAD[name]
+    with pytest.raises(Refused, match=f"row 1.*{says}"):
+        chat(row)
+
+
+def test_columns_that_hold_nothing_are_taken() -> None:
+    """Columns that are there for other rows do not matter."""
+    row = {"messages": [USER, ANSWER], "history": [], "weight": 1, "loss": True, "images": [], "rejected": None}
+    assert chat(row).answers == (1,)
+
+
+@pytest.mark.parametrize("key", ["timestamp", "loss_weight", "reasoning_content"])
+def test_a_key_that_the_template_reads_is_taken_and_another_refused(key: str, tmp_path: Path) -> None:
+    """A template may have keys of its own; what it does not read would vanish."""
+    content = chat({"messages": [USER, {**ANSWER, key: "so"}]})
+    example = Example(location="row 1", content=content, label=None)
+    reading = CHATML.replace("{{ message.content }}", "{{ message." + key + " or '' }}{{ message.content }}")
+    spec = chat_spec(tmp_path / "reads", reading)
+    tokenizer = open_tokenizer(spec)
+    assert "soIt is 15." in tokenizer.decode(SequenceEncoder(tokenizer, spec, loss_on_all=True).encode(example).ids)
+    other = chat_spec(tmp_path / "plain")
+    with pytest.raises(Refused, match=f"row 1, message 2: key '{key}' is not known"):
+        SequenceEncoder(open_tokenizer(other), other, loss_on_all=True).encode(example)
+
+
+def test_other_columns_are_told(tmp_path: Path) -> None:
+    """A column that nothing is known of is not read, and a note says so."""
+    source = json_lines(tmp_path / "r.jsonl", [{"id": n, **row} for n, row in enumerate(chats(10))])
+    data = prepared(tmp_path / "d", source, chat_spec(tmp_path / "t"), max_length=64)
+    assert data.info.notes == ("rows have columns that are not read: id",)

@@ -1,0 +1,86 @@
+"""What a chat says and its template does not write: it is refused, since it would be trained on without it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetune.data.chat_tokens import SequenceEncoder
+from fleetune.data.dialogues import Chat
+from fleetune.data.examples import Example
+from fleetune.data.tokenization import open_tokenizer
+from fleetune.errors import Refused
+from fleetune.evaluation.prompts import prompt_ids
+from tests.support.data.chat_samples import CHATML, chat_spec
+
+ASKED = {"role": "user", "content": "rain? ask the weather"}
+CALLING = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"town": "Rome"}}}],
+}
+RESULT = {"role": "tool", "content": "none"}
+TOLD = {"role": "system", "content": "be brief"}
+ANSWER = {"role": "assistant", "content": "no"}
+ZEPHYR = (
+    "{% for message in messages %}{% if message.role == 'user' %}<|user|>\n{{ message.content }}{% endif %}"
+    "{% if message.role == 'assistant' %}<|assistant|>\n{{ message.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+WITH_CALLS = CHATML.replace(
+    "{{ message.content }}",
+    "{{ message.content | tojson if message.role == 'tool' else message.content }}"
+    "{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}",
+)
+
+
+def written(folder: Path, template: str, messages: list[dict[str, Any]], *tools: dict[str, Any]) -> tuple[str, str]:
+    """What is trained on, and what the model would be asked; Refused: the template leaves something out."""
+    spec = chat_spec(folder, template)
+    tokenizer = open_tokenizer(spec)
+    example = Example(location="row 7", content=Chat(tuple(messages), tools=tools), label=None)
+    trained = SequenceEncoder(tokenizer, spec, loss_on_all=False).encode(example).ids
+    return tokenizer.decode(trained), tokenizer.decode(prompt_ids(tokenizer, example))
+
+
+CASES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
+    "a call": (CHATML, [ASKED, CALLING], "the call of 'weather' in message 2"),
+    "an earlier call": (CHATML, [ASKED, CALLING, RESULT, ANSWER], "the call of 'weather' in message 2"),
+    "a result": (ZEPHYR, [ASKED, ANSWER, RESULT, ANSWER], "message 3, of the tool"),
+    "the system": (ZEPHYR, [TOLD, ASKED, ANSWER], "message 1, of the system"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_template_leaves_out_is_refused(name: str, tmp_path: Path) -> None:
+    """A template that cannot write a call would train an empty answer, also where the call's name is said elsewhere."""
+    template, messages, says = CASES[name]
+    with pytest.raises(Refused, match=f"row 7: the chat template does not write {says}"):
+        written(tmp_path, template, messages)
+
+
+def test_the_model_is_not_asked_without_it_either(tmp_path: Path) -> None:
+    """What is left out of a prompt is refused, as in training."""
+    tokenizer = open_tokenizer(chat_spec(tmp_path, CHATML))
+    with pytest.raises(Refused, match="row 7: the chat template does not write the call of 'weather'"):
+        prompt_ids(tokenizer, Example(location="row 7", content=Chat((ASKED, CALLING, RESULT)), label=None))
+
+
+def test_a_tool_that_nobody_tells_is_refused(tmp_path: Path) -> None:
+    """The description of a tool belongs to the prompt; a system message that has it will do."""
+    tool = {"type": "function", "function": {"name": "forecast", "parameters": {}}}
+    with pytest.raises(Refused, match="row 7: the chat template does not write the tool 'forecast'"):
+        written(tmp_path / "a", CHATML, [ASKED, ANSWER], tool)
+    assert (
+        "forecast"
+        in written(tmp_path / "b", CHATML, [{**TOLD, "content": "you have forecast"}, ASKED, ANSWER], tool)[0]
+    )
+
+
+def test_what_is_written_otherwise_is_taken(tmp_path: Path) -> None:
+    """Calls, and a result that the template writes as JSON, are all there, once and as given."""
+    result = {"role": "tool", "content": 'no "rain"'}
+    trained, asked = written(tmp_path, WITH_CALLS, [ASKED, CALLING, result, ANSWER])
+    call = '{"name": "weather", "arguments": {"town": "Rome"}}<|im_end|>'
+    for text in (trained, asked):
+        assert call in text and '"no \\"rain\\""<|im_end|>' in text and "Qx" not in text
