@@ -1,7 +1,18 @@
 """Numbers with units, as messages, tables and charts show them."""
 
+import re
+
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that steer a terminal, but for tabs and line ends."""
+
+
+def visible(text: str) -> str:
+    """Spell out control characters: an escape becomes the four characters `\\x1b`."""
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def seconds(value: float) -> str:

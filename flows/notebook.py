@@ -14,7 +14,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics, Forecast, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
-from fleetune.formatting import seconds
+from fleetune.formatting import seconds, visible
 from fleetune.store import RunRecord, Store
 from flows import preflight
 from flows.context import RunContext
@@ -157,5 +157,5 @@ def _plain(value: Any) -> Any:
 
 def _tell(event: StageEvent) -> None:
     if event.kind in TOLD:
-        sys.stdout.write(f"{event.stage:9} {event.kind}{' - ' if event.text else ''}{event.text}\n")
+        sys.stdout.write(f"{event.stage:9} {event.kind}{' - ' if event.text else ''}{visible(event.text)}\n")
         sys.stdout.flush()

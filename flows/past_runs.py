@@ -3,7 +3,6 @@
 import json
 from fnmatch import fnmatchcase
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import json_io
@@ -14,6 +13,7 @@ from fleetune.store import RunRecord, StageRecord, Store, changes
 from fleetune.store.runs import RUN_STATES
 from fleetune.store.stage_key import flatten_config
 from flows.attempt import LOG
+from flows.promoted_start import model_folder
 
 
 @record
@@ -66,7 +66,7 @@ def load_results(store: Store, run: RunRecord) -> Results | None:
     return Results(
         metrics=json_io.read(EvaluationMetrics, folder / "evaluation.json"),
         report=str(folder / "report.html"),
-        model=str(_model(store.folder("checkpoint", checkpoint))),
+        model=str(model_folder(store.place("checkpoint", checkpoint))),
     )
 
 
@@ -81,11 +81,6 @@ def plan_report_path(store: Store, run: RunRecord) -> str:
     plan = run.outputs.get("plan")
     place = None if plan is None else store.folder("plan", plan) / "report.html"
     return str(place) if place is not None and place.is_file() else ""
-
-
-def _model(checkpoint: Path) -> Path:
-    adapter = checkpoint / "adapter"
-    return adapter if adapter.is_dir() else checkpoint / "model"
 
 
 def run_document(run: RunRecord, results: Results | None) -> dict[str, Any]:
@@ -108,7 +103,7 @@ def log_path(store: Store, stage: StageRecord) -> str | None:
 def _artifact(store: Store, kind: str, digest: str) -> dict[str, Any]:
     manifest = store.manifest(kind, digest)
     files = [{"path": file.path, "bytes": file.bytes} for file in manifest.files]
-    return {"kind": kind, "digest": digest, "folder": str(store.folder(kind, digest)), "files": files}
+    return {"kind": kind, "digest": digest, "folder": str(store.place(kind, digest)), "files": files}
 
 
 @record

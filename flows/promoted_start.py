@@ -16,10 +16,9 @@ CHECKPOINT, MODEL, ADAPTER = "checkpoint", "model", "adapter"
 ARTIFACTS = "artifacts"
 
 
-def model_folder(store: Store, checkpoint: str) -> Path:
-    """The Hugging Face folder or PEFT adapter of a checkpoint."""
-    folder = store.folder(CHECKPOINT, checkpoint)
-    return folder / ADAPTER if (folder / ADAPTER).is_dir() else folder / MODEL
+def model_folder(checkpoint: Path) -> Path:
+    """The Hugging Face folder or PEFT adapter in the folder of a checkpoint."""
+    return checkpoint / ADAPTER if (checkpoint / ADAPTER).is_dir() else checkpoint / MODEL
 
 
 def start_digest(model: ModelRequest) -> str:

@@ -35,7 +35,7 @@ def pin_start(store: Store, config: RunConfig) -> RunConfig:
             f"promote: the model that {last.run} promoted cannot be the start of this run ({bad}); "
             f"fleetune rerun {last.run} makes it anew, or give this config another name to begin without it"
         )
-    return replace(config, model=_starting_from(config.model, model_folder(store, last.checkpoint)))
+    return replace(config, model=_starting_from(config.model, model_folder(store.folder(CHECKPOINT, last.checkpoint))))
 
 
 def decide(store: Store, run: RunRecord, pause: Callable[[float], bool]) -> PromotionDecision | None:

@@ -11,12 +11,13 @@ import numpy as np
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
+from fleetune.contracts.tasks import predicts_tokens
 from fleetune.data.examples import Example, Survey, examples, survey_tables
 from fleetune.data.prepared_data import TOKENIZER, LocalSource, SplitInfo
 from fleetune.data.public_words import ToldAgain
 from fleetune.data.splits import TEST, TRAIN, RowIndices, check_test_rows, shuffled, split_rows
 from fleetune.data.tables import DataSource, Table
-from fleetune.data.tokenization import open_tokenizer, save_tokenizer, with_chat_template
+from fleetune.data.tokenization import for_training, own_tokenizer, save_tokenizer, with_chat_template, with_padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +154,16 @@ def _placed(job: Job, tables: tuple[Table, ...], rows_by_split: Mapping[str, Row
 
 
 def saved_tokenizer(job: Job) -> Any:
-    """The model's tokenizer, with the chat template that was asked for; its folder is written beside the arrays."""
-    template = job.request.chat_template
-    tokenizer = with_chat_template(open_tokenizer(job.spec), None if template is None else Path(template))
-    save_tokenizer(tokenizer, job.folder / TOKENIZER)
-    return tokenizer
+    """The model's tokenizer as training uses it, with the chat template that was asked for.
+
+    Its folder is written beside the arrays, for whoever takes the model over: the sides on which it truncates and pads
+    are its own, and so is the lack of a padding token, unless the model's configuration is given the one of training.
+    """
+    template, spec, given = job.request.chat_template, job.spec, dict[str, str]()
+    tokenizer = own_tokenizer(spec)
+    if template is not None:
+        given["chat_template"] = with_chat_template(tokenizer, Path(template)).chat_template
+    if tokenizer.pad_token is None and not predicts_tokens(spec.task):
+        given["pad_token"] = with_padding(tokenizer, spec).pad_token
+    save_tokenizer(tokenizer, job.folder / TOKENIZER, spec.tokenizer, given)
+    return for_training(tokenizer, spec)

@@ -1,9 +1,12 @@
 """Text inputs: the model's own tokenizer, or one token per byte if it has none; token arrays and packed documents."""
 
-from collections.abc import Iterator
+import json
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,15 @@ from fleetune.data.prepared_data import IDS, LABELS, MASK, POSITIONS, Array, Arr
 from fleetune.data.public_words import Told
 from fleetune.errors import first_line
 
+CHAT_TEMPLATE, TOKENIZER_CONFIG = "chat_template", "tokenizer_config.json"
+TOKENIZER_SETTINGS = (
+    "tokenizer.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""Files of tokenizers of any kind, apart from their settings and vocabularies."""
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
@@ -97,8 +109,22 @@ def open_tokenizer(spec: InputSpec) -> Any:
 
     It truncates texts to be classified or translated on its own side; what a model goes on with is cut at its end.
     """
-    tokenizer = _byte_tokenizer(spec) if spec.tokenizer is None else _from_folder(spec.tokenizer)
+    return for_training(own_tokenizer(spec), spec)
+
+
+def own_tokenizer(spec: InputSpec) -> Any:
+    """Open the model's tokenizer as it is, or one with a token for each byte."""
+    return _byte_tokenizer(spec) if spec.tokenizer is None else _from_folder(spec.tokenizer)
+
+
+def for_training(tokenizer: Any, spec: InputSpec) -> Any:
+    """The tokenizer, which from now on pads on the right, by a token that it has."""
     tokenizer.padding_side = "right"
+    return with_padding(tokenizer, spec)
+
+
+def with_padding(tokenizer: Any, spec: InputSpec) -> Any:
+    """The tokenizer, which from now on has a padding token."""
     if tokenizer.pad_token is None:
         fallback = tokenizer.eos_token or tokenizer.unk_token
         if fallback is None:
@@ -189,11 +215,28 @@ def check_ids(ids: Ids, spec: InputSpec) -> None:
         )
 
 
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Save a standard tokenizer folder without the path of its origin, so that equal tokenizers give equal bytes."""
+def save_tokenizer(
+    tokenizer: Any, folder: Path, origin: Path | None = None, given: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Save a standard tokenizer folder without the path of its origin, so that equal tokenizers give equal bytes.
+
+    origin: the folder that it was opened from. Its files are taken as they are, since other programs read more of them
+    than transformers writes, and so are their settings apart from `given`: a `pad_token`, a `chat_template`.
+    """
     tokenizer.init_kwargs.pop("name_or_path", None)
     tokenizer.name_or_path = ""
     tokenizer.save_pretrained(folder)
+    if origin is None:
+        return
+    for name in dict.fromkeys((*tokenizer.vocab_files_names.values(), *TOKENIZER_SETTINGS)):
+        if (origin / name).is_file() and not (CHAT_TEMPLATE in given and name.startswith(CHAT_TEMPLATE)):
+            shutil.copyfile(origin / name, folder / name)
+    if (origin / TOKENIZER_CONFIG).is_file():
+        settings = json.loads((origin / TOKENIZER_CONFIG).read_bytes())  # transformers has read it before
+        kept = {key: value for key, value in settings.items() if key not in ("name_or_path", *given)}
+        told = {key: value for key, value in given.items() if key != CHAT_TEMPLATE}  # it has a file of its own
+        text = json.dumps({**kept, **told}, indent=2, ensure_ascii=False) + "\n"
+        (folder / TOKENIZER_CONFIG).write_text(text, encoding="utf-8")
 
 
 def _from_folder(folder: Path) -> Any:

@@ -20,6 +20,7 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.drawing import ReportContent, report
 from fleetune.errors import Refused
 from fleetune.evaluation.trained_model import BETTER, Scores, ScoringOptions, load_result, result_folder, score
+from fleetune.models.base_files import check_base_files
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.skeleton import saved_configuration
 
@@ -208,6 +209,8 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
 
 def _before(task: EvaluationTask) -> nn.Module:
     """Return the model with exactly the weights that training started from."""
+    if task.model.lora is None:  # an adapter's base was checked with the trained model
+        check_base_files(task.model, task.model_folder)
     config = saved_configuration(task.model_folder / "model")
     return initial_model(config, task.model, task.model_folder / INIT_WEIGHTS)
 

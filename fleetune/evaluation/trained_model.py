@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import nn
-from transformers import PretrainedConfig
+from transformers import GenerationConfig, PretrainedConfig
 from transformers.utils import logging
 
 from fleetune.contracts.metrics import ClassScore
@@ -24,14 +25,15 @@ from fleetune.contracts.tasks import predicts_labels, predicts_number, predicts_
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, first_line
 from fleetune.evaluation.token_loss import samples_at_once, summed_loss
+from fleetune.models.base_files import check_base_files
 from fleetune.models.export import copy_tokenizer
-from fleetune.models.generation_settings import generating_configuration, save_model
+from fleetune.models.generation_settings import GENERATION, generating_configuration, save_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets
 from fleetune.models.model_class import model_class
 from fleetune.models.nf4 import PACKED, rounded
 from fleetune.models.skeleton import DTYPES, saved_configuration, skeleton
-from fleetune.models.source import source_folder
+from fleetune.models.source import source_folder, weight_files
 from fleetune.models.units import tied_adapter_layers
 
 MODEL, ADAPTER = "model", "adapter"
@@ -61,6 +63,7 @@ def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest) -> 
         if request.source is None:  # random weights have no files: the initial weights are the base
             model = load_adapter(initial_model(config, whole, model_folder / INIT_WEIGHTS).unload(), folder)
         else:
+            check_base_files(request, model_folder)
             model = load_adapter(load_base_model(config, request, folder), folder)
         if request.quantization is not None:
             _round_frozen_layers(model, skeleton(config, request))
@@ -103,9 +106,7 @@ def load_trained_model(folder: Path, task: str) -> nn.Module:
     """Load the model of a standard Hugging Face folder; Refused, naming the file, if one is missing or damaged."""
     stored = _weight_files(folder)
     try:
-        model, found = model_class(saved_configuration(folder), task).from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
-        )
+        model, found = _from_files(saved_configuration(folder), task, folder, stored)
     except (OSError, ValueError, KeyError) as error:
         raise Refused(f"{folder / 'config.json'}: the model cannot be loaded ({first_line(error)})") from None
     lacking = sorted(found["missing_keys"])
@@ -122,16 +123,8 @@ def load_base_model(config: PretrainedConfig, request: ModelRequest, adapter: Pa
     """
     source = source_folder(request)
     assert source is not None, "a model of random weights has no files"
-    dtype = DTYPES[request.precision]
-    model, found = model_class(config, request.task).from_pretrained(
-        source,
-        config=config,
-        dtype=dtype,
-        local_files_only=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
+    settings = {"dtype": DTYPES[request.precision], "ignore_mismatched_sizes": True}
+    model, found = _from_files(config, request.task, source, weight_files(source), **settings)
     carried = _tensor_names(adapter / ADAPTER_WEIGHTS)
     drawn = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
     lacking = [name for name in sorted(drawn) if f"base_model.model.{name}" not in carried]
@@ -141,6 +134,24 @@ def load_base_model(config: PretrainedConfig, request: ModelRequest, adapter: Pa
             f"({len(lacking)} tensor(s) in all); the adapter alone does not give the trained model"
         )
     return model
+
+
+def _from_files(
+    config: PretrainedConfig, task: str, folder: Path, files: Sequence[Path], **settings: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Load a model from exactly these safetensors files, and how it generates from its folder.
+
+    transformers is not given the folder: it would choose among the weights there by rules of its own, pickles too, and
+    go on to another model that an adapter_config.json names.
+    """
+    tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    config.architectures = config.architectures or []  # transformers looks for the class among them
+    with torch.device("meta"):
+        kind = type(model_class(config, task).from_config(config, trust_remote_code=False))
+    model, found = kind.from_pretrained(None, config=config, state_dict=tensors, output_loading_info=True, **settings)
+    if model.can_generate() and (folder / GENERATION).exists():
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return model, found
 
 
 def load_adapter(base: nn.Module, folder: Path) -> nn.Module:

@@ -1,6 +1,7 @@
 """Writes a trained model in its own standard format: a Hugging Face folder, or a PEFT adapter folder with a README."""
 
 import dataclasses
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -13,26 +14,16 @@ from transformers import PretrainedConfig
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
 from fleetune.models import pooled_classifier
-from fleetune.models.generation_settings import generating_configuration, save_model
+from fleetune.models.generation_settings import generating_configuration, name_no_code, save_model
 from fleetune.models.model_class import IMAGE
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
 from fleetune.models.weights import WeightReader, base_name, fill_model
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "preprocessor_config.json",
+OF_MODEL = re.compile(
+    r"(config|generation_config|adapter_config)\.json|README\.md|.*\.(safetensors|index\.json|py|pyc)"
 )
+"""Files of a model's folder that are no files of its tokenizer or image processor."""
 
 
 def export_model(
@@ -62,6 +53,7 @@ def export_model(
             model.peft_config["default"].revision = request.revision
             model.save_pretrained(target, save_embedding_layers=False)
             written.save_pretrained(target)  # PEFT does not save labels
+            name_no_code(target)
             own = pooled_classifier.needs_pooled_classifier(config) and head_of(request.task) == IMAGE
             (target / "README.md").write_text(adapter_readme(request, named, own), encoding="utf-8")
         else:
@@ -90,9 +82,12 @@ def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, f
 
 def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the files of a tokenizer or image processor, if there are any."""
-    for name in TOKENIZER_FILES:
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and not OF_MODEL.fullmatch(path.name):
+            copied = target / path.relative_to(source)
+            copied.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copied)
+    name_no_code(target)
 
 
 def _of_adapter(name: str) -> bool:

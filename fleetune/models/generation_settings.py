@@ -1,6 +1,7 @@
 """How a saved model generates: by the settings of its base, of which training knows nothing, and with a cache."""
 
 import copy
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.source import requested_configuration, text_part
 from fleetune.models.stored_codes import SETTING
 
+CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
+"""Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
 GENERATION = "generation_config.json"
 
 
@@ -39,6 +42,26 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     model.save_pretrained(target)
     if kept is not None and kept.exists():  # as it is: transformers writes none that it finds contradictory
         shutil.copyfile(kept, target / GENERATION)
+    name_no_code(target)
+
+
+def name_no_code(folder: Path) -> None:
+    """Take out of a folder's settings which Python files are to be run: none of them is in the folder, and a reader
+    that trusts it would run those of its base."""
+    for path in folder.glob("*config.json"):
+        settings = json.loads(path.read_bytes())
+        if (plain := _without_code(settings)) != settings:
+            path.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _without_code(value: Any) -> Any:
+    """Return settings without those that name code, at any depth."""
+    if isinstance(value, list):
+        return [_without_code(each) for each in value]
+    if isinstance(value, dict):
+        plain = {key: each for key, each in value.items() if key not in CODE}
+        return {key: each if key == "label2id" else _without_code(each) for key, each in plain.items()}
+    return value
 
 
 def _settings(config: PretrainedConfig, base: Path | None) -> GenerationConfig:

@@ -13,6 +13,7 @@ from fleetune.data.job import Preparation
 from fleetune.data.local_data import LocalSurvey
 from fleetune.data.prepared_data import LocalSource, PreparedData
 from fleetune.data.writer import ensure_data
+from fleetune.models.base_files import write_base_files
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
@@ -112,6 +113,7 @@ def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     task.model_folder.mkdir(parents=True, exist_ok=True)
     (task.model_folder / "graph.json").write_text(graph_text(graph), encoding="utf-8")
     config.save_pretrained(task.model_folder / "model")
+    write_base_files(task.model, task.model_folder)
     for sentence in write_init_weights(config, task.model, task.seed, task.model_folder / INIT_WEIGHTS):
         task.note(sentence)
     return graph, module

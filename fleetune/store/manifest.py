@@ -12,6 +12,8 @@ from fleetune.filesystem import file_digest
 SCHEMA = 1
 MANIFEST = "manifest.json"
 DIGEST_DIGITS, SHA256_DIGITS = 32, 64
+FileMarks = tuple[int, int, int, int]
+"""Inode, size, and when a file was written and changed, in ns."""
 THREADS_FROM_BYTES = 8 << 20
 """Artifacts of at least so many bytes are hashed by several threads."""
 
@@ -100,6 +102,22 @@ def list_files(folder: Path) -> tuple[FileEntry, ...]:
             FileEntry(path=path.relative_to(folder).as_posix(), bytes=path.stat().st_size, sha256=file_digest(path))
         )
     return tuple(sorted(found, key=lambda entry: entry.path))
+
+
+def file_marks(folder: Path) -> tuple[dict[str, FileMarks], Path | None]:
+    """Return what shows that a file below a folder was touched, by its path there, and the first link: the folder
+    itself, or anything below it; None without one."""
+    if folder.is_symlink():
+        return {}, folder
+    found: dict[str, FileMarks] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            return found, path
+        if not path.is_dir():
+            now = path.lstat()
+            name = path.relative_to(folder).as_posix()
+            found[name] = (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    return found, None
 
 
 def first_fault(folder: Path, manifest: Manifest) -> str:

@@ -49,11 +49,17 @@ class LocalStorage:
         self.root = root
 
     def read(self, path: str) -> bytes | None:
-        """See Storage."""
+        """See Storage. Refused: a link, which may name any file of this machine."""
+        whole = self.root / path
         try:
-            return (self.root / path).read_bytes()
+            with open(os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise Refused(f"{whole}: it is a link; a store holds plain files only, put the file itself there") from None
 
     def write(self, path: str, content: bytes) -> None:
         """See Storage."""

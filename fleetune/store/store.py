@@ -24,10 +24,12 @@ from fleetune.store.lock import Lock
 from fleetune.store.manifest import (
     MANIFEST,
     FileEntry,
+    FileMarks,
     KeyRecord,
     Manifest,
     check_artifacts,
     content_digest,
+    file_marks,
     first_fault,
     list_files,
 )
@@ -49,6 +51,7 @@ class Store:
         self.root = str(root)
         self.storage, self.local = _open(str(root), cache)
         self.clock = clock
+        self._hashed: dict[tuple[str, str], dict[str, FileMarks]] = {}
         self.runs = RunRegistry(self.storage, self.local)
         self.promotions = PromotionRegistry(self.storage)
 
@@ -95,7 +98,19 @@ class Store:
         return self.storage.read(f"{_path(kind, digest)}/{MANIFEST}") is not None
 
     def folder(self, kind: str, digest: str) -> Path:
-        """Return a local, read-only folder with the artifact, fetched from a remote store if necessary.
+        """Return a local, read-only folder with the artifact, fetched from a remote store if necessary. Whatever is
+        read of an artifact is read from here: every file is what was stored, and none is a link.
+
+        Refused: a missing artifact, or one that is not what was stored; the error names the first such file. Files
+        that were not touched since this object has hashed them are not hashed again.
+        """
+        found, fault = self._checked(kind, digest)
+        if fault:
+            raise Refused(f"{fault}; delete the artifact's folder and run again to make it anew")
+        return found
+
+    def place(self, kind: str, digest: str) -> Path:
+        """Return where an artifact lies, to be told and not read: unlike that of `folder`, its content may be damaged.
 
         Refused: a missing artifact or a corrupt manifest.
         """
@@ -107,29 +122,44 @@ class Store:
 
     def verify(self, kind: str, digest: str) -> None:
         """Hash every file again. Refused: a missing, changed or extra file; the error names the first."""
-        bad = self.first_bad(kind, digest)
-        if bad:
-            raise Refused(f"{bad}; delete the artifact's folder and run again to make it anew")
+        self._hashed.pop((kind, digest), None)
+        if not isinstance(self.storage, LocalStorage):
+            self._drop_copy(kind, digest)
+        self.folder(kind, digest)
 
     def first_bad(self, kind: str, digest: str) -> str:
         """Hash every file again and describe the first fault; empty if there is none."""
         try:
-            manifest = self.manifest(kind, digest)
-            folder = (
-                self.folder(kind, digest) if isinstance(self.storage, LocalStorage) else self._fetched(kind, digest)
-            )
+            self.verify(kind, digest)
         except Refused as error:
-            return str(error)
-        if fault := first_fault(folder, manifest):
-            return fault
-        listed = {entry.path for entry in manifest.files} | {MANIFEST}
-        odd = sorted({p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - listed)
-        return f"{folder / odd[0]}: file was added to the {kind} artifact" if odd else ""
+            return str(error).partition("; delete the artifact's folder")[0]
+        return ""
 
-    def _fetched(self, kind: str, digest: str) -> Path:
-        """Fetch an artifact from a remote store again, ignoring local copies."""
+    def _checked(self, kind: str, digest: str) -> tuple[Path, str]:
+        """Return an artifact's folder and its first fault; a faulty copy of a remote artifact is fetched again."""
+        found, fault = self._compared(kind, digest)
+        if fault and not isinstance(self.storage, LocalStorage):
+            self._drop_copy(kind, digest)
+            found, fault = self._compared(kind, digest)
+        return found, fault
+
+    def _compared(self, kind: str, digest: str) -> tuple[Path, str]:
+        found = self.place(kind, digest)
+        marks, link = file_marks(found)
+        if link or self._hashed.get((kind, digest)) == marks:
+            return found, f"{link}: it is a link; an artifact of a store holds plain files only" if link else ""
+        manifest = self.manifest(kind, digest)
+        fault = first_fault(found, manifest)
+        listed = {entry.path for entry in manifest.files} | {MANIFEST}
+        odd = sorted(marks.keys() - listed)
+        fault = fault or (f"{found / odd[0]}: file was added to the {kind} artifact" if odd else "")
+        if not fault:
+            self._hashed[kind, digest] = marks
+        return found, fault
+
+    def _drop_copy(self, kind: str, digest: str) -> None:
+        """Delete the local copy of an artifact of a remote store."""
         shutil.rmtree(self.local / "cache" / _path(kind, digest), ignore_errors=True)
-        return self.folder(kind, digest)
 
     def keep_key(self, key: str, record: KeyRecord) -> None:
         """Write a key record. Refused: an output that is not in the store."""

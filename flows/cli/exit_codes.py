@@ -49,14 +49,12 @@ class CommandGroup(TyperGroup):
 def _print_error(sentence: str, code: int, *notes: str) -> int:
     """Print one sentence to stderr, red on a terminal, and a line for each note; return `code`. Only the terminal wraps
     lines, so that paths stay whole."""
-    from rich.console import Console
-    from rich.markup import escape
+    from flows.cli.terminal import terminal
 
-    one_line = " ".join(sentence.split())
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print(f"[red]{escape(one_line)}[/red]")
+    console = terminal(stderr=True)
+    console.print(" ".join(sentence.split()), style="red")
     for note in notes:
-        console.print(escape(note))
+        console.print(note)
     return code
 
 

@@ -14,6 +14,7 @@ import typer
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
+from fleetune.formatting import CONTROL
 from flows.store_root import DEFAULT_ROOT, ROOT_VARIABLE
 
 if TYPE_CHECKING:
@@ -64,16 +65,17 @@ class CommonOptions:
 
     def console(self) -> "Console":
         """stdout for people; prints text verbatim, and only a terminal wraps it: files and pipes have no width."""
-        from rich.console import Console
+        from flows.cli.terminal import terminal
 
-        console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        console = terminal()
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = PIPE_WIDTH
         return console
 
     def print_json(self, document: Any) -> None:
         """Print the one JSON document of the call."""
-        typer.echo(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
+        text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
+        typer.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))  # JSON escapes only those below a space
 
 
 def with_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -9,6 +9,7 @@ import typer
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
+from fleetune.formatting import visible
 from flows.cli.export import PastRun
 from flows.cli.options import CommonOptions, with_options
 
@@ -57,7 +58,9 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
     else:
         _print(options, predictions)
     if cut:
-        sys.stderr.write(f"note: {len(cut)} longer than the texts of training, and cut; the first is {cut[0]}\n")
+        sys.stderr.write(
+            f"note: {len(cut)} longer than the texts of training, and cut; the first is {visible(cut[0])}\n"
+        )
 
 
 def _lines(content: bytes) -> list[str]:

@@ -23,6 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from flows.cli.options import CommonOptions
+from flows.cli.terminal import terminal
 from flows.tracking import StageEvent
 
 RUN = "run"
@@ -164,7 +165,7 @@ def reason(event: StageEvent) -> str:
 @contextmanager
 def show_progress(options: CommonOptions) -> Iterator[ProgressListener]:
     """A listener for the duration of the block, chosen by where the output goes."""
-    console = Console(stderr=options.as_json, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = terminal(stderr=options.as_json)
     if not console.is_terminal or console.is_dumb_terminal:
         yield ProgressListener() if options.as_json else LineDisplay(console)
         return

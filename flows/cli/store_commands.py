@@ -167,4 +167,6 @@ def _folder(store: "Store", decision: "PromotionDecision") -> str | None:
     """Path of the Hugging Face folder or PEFT adapter; None when it is gone from the store."""
     from flows.promoted_start import model_folder
 
-    return str(model_folder(store, decision.checkpoint)) if store.has("checkpoint", decision.checkpoint) else None
+    if not store.has("checkpoint", decision.checkpoint):
+        return None
+    return str(model_folder(store.place("checkpoint", decision.checkpoint)))

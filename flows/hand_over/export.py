@@ -37,7 +37,7 @@ def export(found: TrainedRun, target: Path, merge: bool) -> Path:
         if merge:
             write_merged(found.checkpoint, found.model, found.run.config.model, part)
         else:
-            shutil.copytree(result, part, dirs_exist_ok=True)
+            shutil.copytree(result, part, dirs_exist_ok=True, symlinks=True)
         note = _loading(result) if adapter else ""
         (part / CARD).write_text(model_card(found, note), encoding="utf-8")
     return target

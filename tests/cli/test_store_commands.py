@@ -245,3 +245,17 @@ def test_a_run_without_prepare_is_refused_by_name(call: Call, root: Path) -> Non
     planned = document(call("rerun", "old-1", "--dry-run", "--json"))["run"]
     assert [stage["stage"] for stage in planned["stages"]][:2] == ["discover", "prepare"]
     assert planned["stages"][1]["why"] == "ran: never run before"
+
+
+@pytest.mark.parametrize("escape", ["\x1b]0;owned\x07", "\x9b2J", "\x1b[8m"])
+@pytest.mark.parametrize("asked", [["show", "latest"], ["show", "latest", "--json"], ["runs"], ["verify", "latest"]])
+def test_what_a_store_says_cannot_steer_the_terminal(call: Call, root: Path, escape: str, asked: list[str]) -> None:
+    """A run's source, reasons and errors are words of whoever wrote the store; control characters are spelled out."""
+    run = add_run(root, 1)
+    data = dataclasses.replace(run.config.data, source=f"rows{escape}.csv")
+    stages = tuple(dataclasses.replace(stage, why=f"ran: {escape}", error=escape) for stage in run.stages)
+    config = dataclasses.replace(run.config, data=data)
+    Store(root).runs.save(dataclasses.replace(run, config=config, stages=stages, error=f"odd {escape}", state="failed"))
+    ended = call(*asked)
+    for character in "\x1b\x9b\x07":
+        assert character not in ended.stdout + ended.stderr

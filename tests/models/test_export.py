@@ -239,7 +239,7 @@ def test_the_tokenizer_goes_with_the_model(tmp_path: Path) -> None:
     source.mkdir()
     target.mkdir()
     for name in (*kept, "config.json", "model.safetensors"):
-        (source / name).write_text(name)
+        (source / name).write_text(json.dumps(name))
     copy_tokenizer(source, target)
     assert sorted(path.name for path in target.iterdir()) == kept
-    assert (target / "vocab.txt").read_text() == "vocab.txt"
+    assert (target / "vocab.txt").read_text() == '"vocab.txt"'

@@ -57,6 +57,46 @@ def test_verify_names_the_first_bad_file(store: Store, make: Make, harm: object,
         store.verify("plan", digest)
 
 
+@pytest.mark.parametrize("place", ["a", "deep/b"])
+def test_a_folder_of_the_store_is_handed_out_only_if_it_is_what_was_stored(
+    place: str, tmp_path: Path, make: Make
+) -> None:
+    """One bit that flips in any file, before or after it was read well, keeps the folder from leaving the store."""
+    store = Store(tmp_path / "store")
+    digest = store.put("plan", make(**{"a": "1", "deep/b": "2"}), stage_key=KEY, inputs={})
+    file = store.folder("plan", digest) / place
+    content = file.read_bytes()
+    file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    for reader in (store, Store(store.root)):
+        with pytest.raises(Refused, match=f"{place}: file of the plan artifact is corrupt.*delete the artifact's"):
+            reader.folder("plan", digest)
+    assert store.place("plan", digest) / place == file
+
+
+def test_links_inside_an_artifact_are_not_followed(store: Store, make: Make, tmp_path: Path) -> None:
+    """A store from elsewhere may link a file, a folder or a manifest to a place outside: it is refused, by its name,
+    even where the content is the same."""
+    digest = store.put("plan", make(**{"a": "1", "deep/b": "2"}), stage_key=KEY, inputs={})
+    folder = store.folder("plan", digest)
+    for name in ("a", "deep", "manifest.json", ""):
+        (folder / name).rename(tmp_path / "outside")
+        (folder / name).symlink_to(tmp_path / "outside")
+        with pytest.raises(Refused, match="it is a link"):
+            store.folder("plan", digest)
+        (folder / name).unlink()
+        (tmp_path / "outside").rename(folder / name)
+    assert store.folder("plan", digest) == folder
+
+
+def test_a_damaged_local_copy_of_a_remote_artifact_is_fetched_again(tmp_path: Path, make: Make) -> None:
+    """The copy is no more trusted than a local store, and the remote store has the file as it was."""
+    store = Store(f"memory://{tmp_path.name}", cache=tmp_path / "here")
+    digest = store.put("plan", make(a="1"), stage_key=KEY, inputs={})
+    copy = store.folder("plan", digest) / "a"
+    copy.write_text("2")
+    assert store.folder("plan", digest) / "a" == copy and copy.read_text() == "1"
+
+
 def test_putting_it_again_mends_a_corrupt_artifact(store: Store, make: Make) -> None:
     """Storing the same content again repairs a corrupt artifact."""
     digest = store.put("plan", make(a="1"), stage_key=KEY, inputs={})

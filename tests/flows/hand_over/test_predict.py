@@ -76,6 +76,22 @@ def test_the_command_prints_a_line_for_each_text_or_one_document(command: list[s
     assert first.startswith(f"{only['label']} {only['probabilities'][only['label']]:.1%}, ")
 
 
+@pytest.mark.parametrize("asked", [["predict", "latest", "number 1"], ["export", "latest", "--to", "out"]])
+def test_a_stored_model_that_was_damaged_is_neither_asked_nor_handed_over(
+    asked: list[str], command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One flipped bit of its weights ends both with the name of the file, no answer and no folder."""
+    monkeypatch.chdir(tmp_path)
+    (weights,) = (tmp_path / "runs").glob("artifacts/checkpoint/*/model/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 0x40
+    weights.write_bytes(content)
+    ended = CliRunner().invoke(app, [*asked, *command[2:]])
+    assert (ended.exit_code, ended.stdout) == (64, "")
+    assert "model.safetensors: file of the checkpoint artifact is corrupt" in ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_input_that_is_no_utf_8_is_refused(command: list[str]) -> None:
     """Bug: its bytes reached the tokenizer, whose TypeError nobody had foreseen; a byte order mark is skipped."""
     ended = CliRunner().invoke(app, command, input=b"number 1\n\xff\xfe\n")

@@ -1,0 +1,92 @@
+"""An adapter is evaluated and merged on the files of its base that training read, and on no others."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import BertForSequenceClassification
+
+from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import Refused
+from fleetune.evaluation.trained_model import load_result
+from fleetune.models.base_files import write_base_files
+from tests.support.evaluation.instances import BERT, LORA, model_folder, moved, started
+
+IDS = {"input_ids": torch.arange(5, 17).reshape(2, 6)}
+
+
+def base(folder: Path, seed: int) -> dict[str, torch.Tensor]:
+    """Save a finished classifier of three classes; returns its tensors."""
+    from transformers import BertConfig
+
+    torch.manual_seed(seed)
+    settings = {key: value for key, value in BERT.items() if key != "model_type"}
+    BertForSequenceClassification(BertConfig(**settings, num_labels=3)).save_pretrained(folder)
+    tensors: dict[str, torch.Tensor] = load_file(folder / "model.safetensors")
+    return tensors
+
+
+def trained_run(folder: Path, source: Path) -> tuple[ModelRequest, Path, nn.Module]:
+    """Train an adapter on a base; returns its request, the `model` artifact, and the model in memory."""
+    request = ModelRequest(task="sequence-classification", source=str(source), lora=LORA)
+    start = model_folder(folder / "start", request)
+    write_base_files(request, start)
+    model = moved(started(start, request))
+    model.save_pretrained(folder / "checkpoint" / "adapter")
+    return request, start, model.eval()
+
+
+def plain(folder: Path, tensors: dict[str, torch.Tensor], adapter: Path) -> torch.Tensor:
+    """Logits of a base in memory with an adapter, by transformers and PEFT alone."""
+    model = BertForSequenceClassification.from_pretrained(folder / "whole")
+    model.load_state_dict(tensors)
+    with torch.no_grad():
+        logits: torch.Tensor = PeftModel.from_pretrained(model, adapter).eval()(**IDS).logits
+    return logits
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
+@pytest.mark.parametrize("other", ["a pickle", "another adapter"])
+def test_an_adapter_is_put_on_the_weights_it_was_trained_on(other: str, tmp_path: Path) -> None:
+    """Where a folder also has weights that transformers would prefer, `from_pretrained` reads those: a pickle beside a
+    safetensors file of another name, or the base of an adapter_config.json that lies there."""
+    source = tmp_path / "base"
+    tensors = base(source, 3)
+    base(tmp_path / "whole", 4)
+    if other == "a pickle":
+        (source / "model.safetensors").rename(source / "weights.safetensors")
+        torch.save(load_file(tmp_path / "whole" / "model.safetensors"), source / "pytorch_model.bin")
+    else:
+        settings = {
+            "peft_type": "LORA",
+            "base_model_name_or_path": str(tmp_path / "whole"),
+            "target_modules": ["query"],
+        }
+        (source / "adapter_config.json").write_text(json.dumps(settings))
+    request, start, model = trained_run(tmp_path, source)
+    loaded = load_result(tmp_path / "checkpoint", start, request).eval()
+    with torch.no_grad():
+        logits = loaded(**IDS).logits
+        assert torch.equal(logits, model(**IDS).logits)
+    assert torch.equal(logits, plain(tmp_path, tensors, tmp_path / "checkpoint" / "adapter"))
+
+
+@pytest.mark.parametrize("change", ["other values", "another file"])
+def test_a_base_that_was_changed_after_training_is_refused(change: str, tmp_path: Path) -> None:
+    """An adapter on other weights of the same shapes gives other scores without a word; the changed file is named."""
+    source = tmp_path / "base"
+    tensors = base(source, 3)
+    request, start, _ = trained_run(tmp_path, source)
+    load_result(tmp_path / "checkpoint", start, request)
+    if change == "other values":
+        save_file(
+            {name: tensor + 1 for name, tensor in tensors.items()}, source / "model.safetensors", {"format": "pt"}
+        )
+    else:
+        (source / "model.safetensors").rename(source / "weights.safetensors")
+    with pytest.raises(Refused, match="is not what the run was trained on.*put the base back as it was, or train"):
+        load_result(tmp_path / "checkpoint", start, request)
