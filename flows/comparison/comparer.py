@@ -16,7 +16,7 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.formatting import seconds
 from fleetune.store import RunRecord
-from fleetune.store.runs import new_run_id
+from fleetune.store.runs import COMPARISON, new_run_id
 from flows import api
 from flows.comparison import archive
 from flows.comparison.figures import common_loss, load_fleet, planned_row, trained_row, with_target
@@ -187,16 +187,16 @@ class Comparer:
     def _measure(self) -> RunRecord:
         """Measure the fleet and profile the model, in a run that ends there."""
         self._say("measuring the fleet and the model for all strategies")
-        done = self._run(self._measuring, StageSelection(until="profile"))
+        done = self._run(self._measuring, StageSelection(until="profile", beside=COMPARISON))
         if isinstance(done.error, Refused) and self._measuring != self._plainest:  # what one needs may not be had
-            done = self._run(self._plainest, StageSelection(until="profile"))
+            done = self._run(self._plainest, StageSelection(until="profile", beside=COMPARISON))
         if done.error is not None or done.run is None:
             raise done.error or TryAgain("the run that measures the fleet has left no record; run it again")
         return done.run
 
     def _plan(self, name: str) -> ComparedStrategy:
         self._say(f"planning {name}")
-        done = self._run(self._configs[name], StageSelection(until="plan", kept=HELD))
+        done = self._run(self._configs[name], StageSelection(until="plan", kept=HELD, beside=COMPARISON))
         if done.error is not None or done.run is None:
             return _failed(ComparedStrategy(name=name, state=FAILED), done)
         other = self._other_fleet(done.run)
@@ -209,7 +209,7 @@ class Comparer:
 
     def _train(self, name: str, planned: ComparedStrategy) -> ComparedStrategy:
         self._say(f"training {name}")
-        done = self._run(self._configs[name], StageSelection(kept=HELD))
+        done = self._run(self._configs[name], StageSelection(kept=HELD, beside=COMPARISON))
         if done.error is not None or done.run is None:
             return _failed(planned, done)
         other = self._other_fleet(done.run)

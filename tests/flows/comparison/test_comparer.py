@@ -21,6 +21,7 @@ def test_every_strategy_is_planned_on_one_fleet(store: Store, pipeline: StandIn)
     """The fleet is measured once; each strategy is a run that takes it from the store and ends after its plan."""
     found = compared(pipeline, "single", "dp", rounds=7)
     assert [selection.until for _, selection, _ in pipeline.asked] == ["profile", "plan", "plan"]
+    assert {selection.kind for _, selection, _ in pipeline.asked} == {"comparison"}
     assert [selection.kept for _, selection, _ in pipeline.asked] == [(), ("discover",), ("discover",)]
     assert {config.training.rounds for _, _, config in pipeline.asked} == {7}
     assert [row.name for row in found.by_forecast] == ["dp", "single"], "2 s a round before 4 s"
