@@ -184,3 +184,10 @@ def test_settings_that_make_no_model_are_refused_in_a_sentence(config: dict[str,
         input_spec(request)
         base_skeleton(configuration(request, ("no", "yes")), request)
     assert "\n" not in str(caught.value)
+
+
+def test_a_dtype_that_torch_does_not_have(tmp_path: Path) -> None:
+    """Bug: what a configuration class raises for one of its settings, here an AttributeError, ended as a traceback."""
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "dtype": "evil"}')
+    with pytest.raises(Refused, match=f"^model: {tmp_path} has no usable config.json .*evil"):
+        configuration(ModelRequest(task="causal-lm", source=str(tmp_path)))

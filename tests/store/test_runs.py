@@ -1,6 +1,7 @@
 """Run records, and the locks that distinguish living from dead runs."""
 
 import dataclasses
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from fleetune.errors import Refused, TryAgain
 from fleetune.store import Lock, Store
 from fleetune.store.garbage import remove_old_runs
-from fleetune.store.lock import is_held
+from fleetune.store.lock import is_held, remove_free
 from tests.support.store.run_records import CONFIG, a_run
 
 
@@ -160,6 +161,24 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with second:
         assert is_held(path)
     assert not is_held(path) and not is_held(tmp_path / "never")
+
+
+def test_a_lock_whose_file_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a held lock is not removed; one that goes between its opening and its locking is made anew, so that
+    whoever comes next meets the same file."""
+    path, real = tmp_path / "a.lock", fcntl.flock
+    with Lock(path, lambda _: True):
+        assert not remove_free(path) and is_held(path)
+    assert remove_free(path) and not path.exists()
+
+    def removed_meanwhile(file: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        path.unlink()
+        real(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    with Lock(path, lambda _: True):
+        assert is_held(path) and not Lock(path, lambda _: True).take()
 
 
 def test_a_lock_that_only_its_owner_may_look_at_counts_as_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
