@@ -161,15 +161,20 @@ class Comparer:
         """
         self._fleet = steps.run("fleet", self._measure, lambda run: StepEnd(state="", why=f"measured in run {run.id}"))
         for name in self._configs:
-            self._rows[name] = steps.run(f"plan {name}", partial(self._plan, name), _row_end)
+            row = steps.run(f"plan {name}", partial(self._plan, name), _row_end)
+            self._rows[name] = replace(row, same_as=self._twin(row))
         found = steps.run("forecasts", partial(self._publish, publish), _table_end)
         if not found.by_forecast:
             raise _no_plan(found.strategies)
-        trained = [row for row in self._rows.values() if row.state == PLANNED and not row.untrainable]
+        trained = [
+            row for row in self._rows.values() if row.state == PLANNED and not row.untrainable and not row.same_as
+        ]
         if not self._request.train or not trained:
             return found
         for row in trained:
-            self._rows[row.name] = steps.run(f"train {row.name}", partial(self._train, row.name, row), _row_end)
+            done = steps.run(f"train {row.name}", partial(self._train, row.name, row), _row_end)
+            same = [other.name for other in self._rows.values() if other.same_as == row.name]
+            self._rows |= {row.name: done, **{name: replace(done, name=name, same_as=row.name) for name in same}}
             found = self._publish(publish)
         return steps.run("measurements", lambda: found, _table_end)
 
@@ -206,6 +211,13 @@ class Comparer:
             return planned_row(self._context.store, name, done.run)
         except Refused as error:
             return ComparedStrategy(name=name, state=FAILED, run=done.run.id, why=str(error))
+
+    def _twin(self, row: ComparedStrategy) -> str:
+        """Name of the first strategy that has the same plan; empty if none has."""
+        same = (
+            other.name for other in self._rows.values() if row.plan and other.plan == row.plan and not other.same_as
+        )
+        return next(same, "")
 
     def _train(self, name: str, planned: ComparedStrategy) -> ComparedStrategy:
         self._say(f"training {name}")
