@@ -34,11 +34,31 @@ FULL_BYTES = 1 << 20
 def folders(store: str | Path | None = None) -> dict[str, Path]:
     """Purpose -> folder that this process writes to; these disks are checked when an error names none."""
     caches = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    found = {TEMPORARY: Path(os.environ.get("TMPDIR") or "/tmp"), CACHE: Path(caches).expanduser()}
+    found = {TEMPORARY: Path(os.environ.get("TMPDIR") or "/tmp"), CACHE: expanded(caches)}
     with suppress(OSError):
         if stat.S_ISREG(os.fstat(1).st_mode):  # stdout goes to a file
             found[OUTPUT] = Path(os.readlink("/proc/self/fd/1"))
     return found if store is None else {STORE: Path(store), **found}
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with its `~` replaced by the home that it names; a path of a user without a home stays as it is."""
+    return Path(os.path.expanduser(path))
+
+
+def check_utf8(owner: str, text: str) -> None:
+    """Refuse text, such as a path, whose bytes are not UTF-8: no JSON, which records and messages are, can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text[: error.start].rpartition("\n")[2] + text[error.start :].partition("\n")[0]
+        raise Refused(f"{owner}: {ascii(line.strip())} is not UTF-8; give the file or folder another name") from None
+
+
+def check_home() -> None:
+    """Refuse to go on for a user without a home, as in a container that has another user: libraries want to know it."""
+    if not expanded("~").is_absolute():
+        raise Refused("this user has no home: HOME is not set, and no account names one; set HOME to a folder of yours")
 
 
 def disk_error(error: BaseException, used: Mapping[str, Path]) -> TryAgain | None:

@@ -1,6 +1,7 @@
 """Numbers with units, as messages, tables and charts show them."""
 
 import re
+from collections.abc import Sequence
 
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -72,6 +73,11 @@ def rate(value: float) -> str:
 def number(value: float) -> str:
     """Format a number with at most four significant digits; whole numbers in full."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def percent(value: float) -> str:

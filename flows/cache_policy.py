@@ -220,9 +220,9 @@ class CachePolicy:
         return "never run before"
 
     def _compared_with(self, this_run: str) -> list[RunRecord]:
-        """Earlier runs of the config name, newest first; the run that is rerun comes before them."""
+        """Earlier runs of the config name, newest first; the run that is rerun comes before them, runs aside after."""
         named = [run for run in self._context.store.runs.named(self._config.name) if run.id != this_run]
-        return sorted(named, key=lambda run: run.id != self._selection.rerun)
+        return sorted(named, key=lambda run: (run.id != self._selection.rerun, run.aside))
 
 
 def _same_key(store: Store, key: str) -> str:

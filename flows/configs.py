@@ -21,6 +21,7 @@ from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import NAME, record
 from fleetune.contracts.run_config import BUILT_IN, STRATEGIES, RunConfig
 from fleetune.errors import Refused
+from fleetune.filesystem import check_utf8, expanded
 from flows import yaml_file
 
 FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
@@ -74,6 +75,7 @@ def _config(plain: dict[str, Any], sets: Sequence[str], origin: "_Origin") -> Ru
     try:
         _resolve_paths(plain, origin)
         config = json_io.load(RunConfig, plain, origin.owner)
+        check_utf8(origin.owner, json_io.text(config))
         _validate_strategy(config, origin.owner)
         _validate_schedule(config, origin.owner)
     except Refused as error:
@@ -223,7 +225,7 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
         given = holder[key]
         if (_is_data(label) and given in BUILT_IN) or given.startswith("package:"):
             continue
-        tried = [(base / Path(given).expanduser()) for base in (origin.folder, Path.cwd())]
+        tried = [(base / expanded(given)) for base in (origin.folder, Path.cwd())]
         found = next(filter(_exists, tried), None)
         if found is not None:
             elsewhere = label.startswith(DATA_LOCAL) and Path(given).is_absolute()  # this machine's links say nothing
@@ -239,7 +241,7 @@ def _resolve_patterns(data: Any, origin: _Origin) -> None:
     for number, given in enumerate(files if isinstance(files, list) else ()):
         if not isinstance(given, str) or not given:
             raise Refused(f"{origin.owner}: data.files: {given!r} is not a file or a pattern such as chats/*.jsonl")
-        tried = [str(base / Path(given).expanduser()) for base in (origin.folder, Path.cwd())]
+        tried = [str(base / expanded(given)) for base in (origin.folder, Path.cwd())]
         found = next((place for place in tried if _exists(Path(place)) or glob(place, recursive=True)), None)
         if found is None:
             looked = " and ".join(dict.fromkeys(tried))

@@ -10,6 +10,7 @@ from fleetune.contracts.task import LOCAL_DATA
 from fleetune.errors import Refused
 from fleetune.launching import Launcher, ProcessLauncher, stage_image_id
 from fleetune.store import Store
+from fleetune.store.runs import ONLY, RUN
 from fleetune.store.stage_key import SourceDigests
 from flows.provenance import (
     Commit,
@@ -101,6 +102,13 @@ class StageSelection:
     """Stages that are taken from the store though they always run, so that several runs share one measurement."""
     given: Mapping[str, str] = field(default_factory=dict)
     """kind -> digest of artifacts of another run that this one reads; the stages that made them are left out."""
+    beside: str = ""
+    """What the run is a part of, as RunRecord.kind says: a comparison, an evaluation; empty for one by itself."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the run."""
+        return self.beside or (ONLY if self.only else RUN)
 
     @property
     def end_words(self) -> list[str]:

@@ -138,6 +138,7 @@ def check_configured_server() -> None:
 
     Call it before Prefect is imported, as `ensure`. Refused or TryAgain when the server does not answer.
     """
+    filesystem.check_home()  # Prefect asks for it while it is imported
     bypass_proxies_for_loopback(os.environ)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -14,6 +14,7 @@ from fleetune.contracts.fleet import DOCKER, Fleet
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import BUILT_IN, DataRequest, RunConfig
+from fleetune.filesystem import expanded
 from fleetune.store.stage_key import ROOT
 
 CODE = ("fleetune", "flows", "stages", "containers")
@@ -39,7 +40,7 @@ def pin_revisions(config: RunConfig) -> RunConfig:
 
         model = pin_revision(model)
     named = [data.source, *([data.validation] if isinstance(data.validation, str) else [])]
-    if any(source not in BUILT_IN and not Path(source).expanduser().exists() for source in named):
+    if any(source not in BUILT_IN and not expanded(source).exists() for source in named):
         from fleetune.data.sources import pinned_request
 
         data = pinned_request(data)
@@ -49,7 +50,7 @@ def pin_revisions(config: RunConfig) -> RunConfig:
 
 def _pinned_local(source: str) -> str:
     """A device's own source, pinned if it is a name on the hub; an absolute path need not exist here."""
-    if source in BUILT_IN or Path(source).is_absolute() or Path(source).expanduser().exists():
+    if source in BUILT_IN or Path(source).is_absolute() or expanded(source).exists():
         return source
     from fleetune.data.sources import pinned_request
 

@@ -14,6 +14,7 @@ from fleetune.contracts.tasks import predicts_number
 from fleetune.data.prepared_data import INFO, PIXELS, TOKENIZER, DataInfo
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
+from fleetune.store.runs import EVALUATION, REFUSED
 from flows import api, configs
 from flows.context import RunContext, StageSelection
 from flows.form import AS_GIVEN
@@ -71,16 +72,24 @@ class Reevaluation:
         if self.other_data:
             model = with_classes(self.config.model, _info(context.store, self.given["data"]).labels)
             config = replace(self.config, model=model)
-            prepared = run_with(context, config, StageSelection(until=PREPARE.name, rerun=self.past.id))
+            selection = StageSelection(until=PREPARE.name, rerun=self.past.id, beside=EVALUATION)
+            prepared = run_with(context, config, selection)
             given["data"] = prepared.outputs["data"]
-            check_fit(context.store, self.past.id, self.given["data"], given["data"])
-        selection = StageSelection(only=EVALUATE.name, given=given, rerun=self.past.id, force=self.force)
+            try:
+                check_fit(context.store, self.past.id, self.given["data"], given["data"])
+            except Refused as error:  # what is left of the evaluation is the run that prepared the data
+                ended = replace(prepared, state=REFUSED, error=str(error), exit_code=error.exit_code)
+                context.store.runs.save(ended)
+                raise
+        selection = StageSelection(
+            only=EVALUATE.name, given=given, rerun=self.past.id, force=self.force, beside=EVALUATION
+        )
         return Runner(context, self.config, selection)
 
 
 def reevaluation(request: EvaluationRequest, store: Store) -> Reevaluation:
     """What `request` asks for. Refused: an unknown run, one without a checkpoint, gone artifacts, wrong data."""
-    past = store.runs.load(request.run)
+    past = store.runs.load(request.run, trained=True)
     sets = request.sets()
     begun = in_this_store(store, past.config)
     config = configs.with_changes(_without_local_data(begun), sets, past.id) if sets else begun

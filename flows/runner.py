@@ -22,7 +22,7 @@ from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Job, open_stage_launchers
 from fleetune.store import KeyRecord, Lock, PromotionDecision, RunRecord, StageRecord
-from fleetune.store.runs import new_run_id
+from fleetune.store.runs import end_state, new_run_id
 from flows import attempt, promotion, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
@@ -55,7 +55,7 @@ class Runner:
         self.config = config = context.pin(config)
         self.cache_policy = CachePolicy(context, config, selection)
         self.specs = self.cache_policy.specs
-        run = _new_record(context, config, self.specs)
+        run = _new_record(context, config, self.specs, selection.kind)
         self._tracker = RunTracker(context.store, context.listen, run)
         self._followed = FollowedStages(self.specs)
         self._plain = json_io.dump(config)
@@ -110,10 +110,9 @@ class Runner:
         self.stop()
         interrupted = stopped if error is None else error is told or not isinstance(error, Exception)
         failure = error if isinstance(error, FleetuneError) else self.error or told
-        state = "interrupted" if interrupted else "failed" if error or failure else "done"
         with self._open, suppress(OSError) if error or failure else nullcontext():  # a full disk takes no record
             self._tracker.update(
-                state=state,
+                state=end_state(failure or error, interrupted),
                 ended=self._tracker.now(),
                 error=str(failure or ""),
                 exit_code=failure.exit_code if failure else 0,
@@ -328,11 +327,12 @@ class Runner:
         return {kind: digest for kind, digest in known.items() if kind in spec.inputs}
 
 
-def _new_record(context: RunContext, config: RunConfig, specs: Sequence[StageSpec]) -> RunRecord:
+def _new_record(context: RunContext, config: RunConfig, specs: Sequence[StageSpec], kind: str) -> RunRecord:
     """The record of a run that begins now, with all its stages waiting."""
     moment, commit = context.store.clock(), context.commit()
     return RunRecord(
         id=new_run_id(config.name, moment, context.token_hex),
+        kind=kind,
         config=config,
         seed=config.seed,
         code_version=version_of("fleetune"),

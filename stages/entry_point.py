@@ -42,6 +42,7 @@ class Channel:
     def say(self, event: str, **fields: Any) -> None:
         """Write one event."""
         line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
+        line = line.encode("utf-8", "backslashreplace").decode()  # a path whose bytes are not UTF-8
         with self._lock:
             self._stream.write(line)
             self._stream.flush()

@@ -102,6 +102,11 @@ class Engine:
             )
         if parts.scheme != "tcp" and self.tls is not None:
             raise Refused(f"{owner}: tls is for tcp:// addresses; leave it out")
+        if ":" in self.host:  # links, networks of containers and the limits of their rates are IPv4
+            raise Refused(
+                f"{owner}: {self.host!r} is an IPv6 address, at which its containers would not listen, or has a port; "
+                "give a reach: a name or an IPv4 address, without a port, at which the other devices find its machine"
+            )
 
     @property
     def is_here(self) -> bool:

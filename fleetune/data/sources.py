@@ -30,7 +30,7 @@ from fleetune.data.public_words import Told, ToldAgain
 from fleetune.data.splits import check_has_files, check_test_rows, held_out_count, newest, tested_split, unread_notes
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.data.tokenization import chat_template_text
-from fleetune.filesystem import check_symlinks, file_digest
+from fleetune.filesystem import check_symlinks, expanded, file_digest
 
 BUILTIN_SOURCES: dict[str, Callable[[], DataSource]] = {
     "digits": digits,
@@ -90,7 +90,7 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
     """The files that `data.files` lists, those of a pattern by name; Refused if one does not exist."""
     found: dict[Path, None] = {}
     for pattern in request.files:
-        path = Path(pattern).expanduser()
+        path = expanded(pattern)
         matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
         if not matched:
             raise Told("data: files names {!r}, which no file matches; give existing files", pattern)
@@ -200,7 +200,7 @@ def pinned_request(request: DataRequest) -> DataRequest:
 
 def source_path(source: str) -> Path | None:
     """Path of a file or folder source; None for a hub name; Refused for anything else."""
-    path = Path(source).expanduser()
+    path = expanded(source)
     if path.exists():
         if path.is_dir():
             check_symlinks(path, "data")

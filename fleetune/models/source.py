@@ -138,8 +138,9 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
     else:
         try:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise Refused(f"model: {folder} has no usable config.json ({str(error).splitlines()[0]})") from None
+        except Exception as error:  # as below: "dtype": "evil" is an AttributeError
+            reason = " ".join(str(error).split())[:200]
+            raise Refused(f"model: {folder} has no usable config.json ({reason})") from None
     for key, value in changes.items():
         if not _has_setting(config, key, folder is None):
             raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")

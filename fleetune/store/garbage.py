@@ -110,7 +110,8 @@ def remove_old_runs(
     pause: Callable[[float], bool] = lambda seconds: True,
     waiting: Callable[[], None] = lambda: None,
 ) -> Removal:
-    """Remove all runs but the `keep` newest, the `keep` newest that are done, running and promoted ones.
+    """Remove all runs but the `keep` newest, the `keep` newest that are done, the `keep` newest of each name that were
+    trained (at least one), running and promoted ones. Runs that are `aside` count among the newest alone.
 
     Waits while a run takes artifacts from the store; `pause` and `waiting` are those of Lock. Refused: folders that
     this user may not read, and a remote store, because the runs of other machines that share it cannot be seen.
@@ -149,11 +150,21 @@ def _needs(store: Store, keep: int) -> _Needs:
     """Sort the runs into those that stay and those that go; a record that cannot be read stays, with all it names."""
     pins: Pins = pinned_runs(store)
     runs = list(store.runs.newest_first())
-    done = [run.id for run in runs if run.state == "done"]
+    done = [run.id for run in runs if run.state == "done" and not run.aside]
+    trained: dict[str, list[str]] = {}
+    for run in runs:
+        if run.trained:
+            trained.setdefault(run.config.name, []).append(run.id)
+    most = max(1, keep)
     unreadable = set(store.storage.names("runs")) - {run.id for run in runs}
     reasons = {
         **dict.fromkeys(done[:keep], f"one of the {keep} newest that are done"),
         **{run.id: f"one of the {keep} newest" for run in runs[:keep]},
+        **{
+            run: f"one of the {most} newest of {name} that were trained" if most > 1 else f"the newest trained {name}"
+            for name, ids in trained.items()
+            for run in ids[:most]
+        },
         **{run: "its record cannot be read" for run in sorted(unreadable) if _record(store, run) is not None},
         **{run: f"promoted, {path}" for run, path in pins.runs.items()},
         **{run.id: "running" for run in runs if run.state == "running"},

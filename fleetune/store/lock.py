@@ -47,6 +47,9 @@ class Lock:
         except BlockingIOError:
             os.close(file)
             return False
+        if not _is_at(file, self._path):  # it was removed after it was opened: who comes next locks another file
+            os.close(file)
+            return self.take()
         self._file = file
         return True
 
@@ -68,6 +71,24 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(file), found)
+
+
+def remove_free(path: Path) -> bool:
+    """Delete the file of a lock that no process holds; returns False where one does, or may."""
+    lock = Lock(path, lambda _: True)
+    if is_held(path) or not lock.take():
+        return False
+    path.unlink(missing_ok=True)
+    lock.release()
+    return True
 
 
 def is_held(path: Path) -> bool:

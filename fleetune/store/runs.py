@@ -18,7 +18,11 @@ from fleetune.store.lock import Lock, is_held
 from fleetune.store.manifest import check_artifacts
 from fleetune.store.storage import Storage
 
-RUN_STATES = ("running", "done", "failed", "interrupted", "planned")
+FAILED, REFUSED, INTERRUPTED = "failed", "refused", "interrupted"
+ENDED_BADLY = (FAILED, REFUSED, INTERRUPTED)
+RUN_STATES = ("running", "done", *ENDED_BADLY, "planned")
+RUN, ONLY, EVALUATION, COMPARISON, REHEARSAL = "run", "only", "evaluation", "comparison", "rehearsal"
+RUN_KINDS = (RUN, ONLY, EVALUATION, COMPARISON, REHEARSAL)
 STAGE_STATES = ("waiting", "running", "done", "failed", "stopped")
 HOW = ("", "ran", "reused")
 
@@ -60,6 +64,8 @@ class RunRecord:
     number: Annotated[int, Field(exclude_if=lambda value: not value)] = 0
     """Above that of every run that the store had when this one began, whatever the clock says; two that begin at once
     may have the same. 0: a run of an older version."""
+    kind: Annotated[str, Field(exclude_if=lambda value: value == RUN)] = RUN
+    """One of RUN_KINDS: a run of the pipeline, or one beside it. `only`: a single stage, asked for with --only."""
     config: RunConfig
     seed: int
     code_version: str
@@ -68,7 +74,8 @@ class RunRecord:
     dirty: bool = False
     """True if the code has uncommitted edits."""
     state: str = "running"
-    """One of RUN_STATES. `planned`: a dry run; `interrupted`: the run's process is gone."""
+    """One of RUN_STATES. `planned`: a dry run; `interrupted`: the run's process is gone; `refused`: only a change of
+    its config helps."""
     started: str
     ended: str | None = None
     stages: tuple[StageRecord, ...]
@@ -79,6 +86,7 @@ class RunRecord:
     def __post_init__(self) -> None:
         check_name("run", self.id)
         one_of(f"run {self.id}", "state", self.state, RUN_STATES)
+        one_of(f"run {self.id}", "kind", self.kind, RUN_KINDS)
         distinct(f"run {self.id}", "stage", (stage.stage for stage in self.stages))
 
     @property
@@ -89,7 +97,17 @@ class RunRecord:
     @property
     def refused(self) -> bool:
         """True when the run failed for a reason that only a change of its config takes away."""
-        return self.exit_code in (Refused.exit_code, Infeasible.exit_code)
+        return self.state in (FAILED, REFUSED) and self.exit_code in (Refused.exit_code, Infeasible.exit_code)
+
+    @property
+    def trained(self) -> bool:
+        """True when the run has a model of its own: it is a run of the pipeline, and its training is done."""
+        return self.kind == RUN and "checkpoint" in self.outputs
+
+    @property
+    def aside(self) -> bool:
+        """True for a run that neither `latest` nor a config's name means: one beside the pipeline, or a refused one."""
+        return self.kind != RUN or (self.refused and not self.trained)
 
     def stage(self, name: str) -> StageRecord:
         """Return the record of one stage. Refused: an unknown stage."""
@@ -107,6 +125,7 @@ class RunRecord:
 LATEST, PREVIOUS = "latest", "previous"
 STARTED = re.compile(rb'\n "started": "([^"\\\n]*)"')
 """The line of a run record that says when the run started; deeper keys are indented further."""
+COUNT = re.compile("[0-9]{1,9}")
 NUMBER = re.compile(rb'\n "number": ([0-9]+)')
 
 
@@ -121,21 +140,21 @@ class RunRegistry:
         """Write a run record atomically."""
         self._storage.write(f"runs/{record.id}/run.json", json_io.text(record).encode())
 
-    def load(self, run: str, done: bool = False) -> RunRecord:
+    def load(self, run: str, done: bool = False, trained: bool = False) -> RunRecord:
         """Return the record of one run. Refused: an unknown or ambiguous name; the error lists candidates.
 
         `run` is a run id or its beginning, `latest`, `previous`, or a config's name for its newest run; each may be
-        followed by ~N for the N-th run before it (`latest~1`, `demo~2`). With `done`, only runs that are done count;
-        others are found by their ids.
+        followed by ~N for the N-th run before it (`latest~1`, `demo~2`). Runs that are `aside` do not count, with
+        `done` none that is not done, and with `trained` none without a model; they are found by their ids.
         """
         names = self._storage.names("runs")
         base, sign, back = ("latest", "~", "1") if run == PREVIOUS else run.partition("~")
-        if sign and not back.isdecimal():
+        if sign and not COUNT.fullmatch(back):
             raise Refused(f"run {run!r}: write how many runs back after ~, such as {base or LATEST}~1")
         if not sign and base in names and (record := self._read(base)):
             return record
-        found = self._from(base, names, done)
-        which = " that is done" if done else ""
+        found = self._from(base, names, lambda one: (one.state == "done" or not done) and (one.trained or not trained))
+        which = " that is done" if done else " that was trained to its end" if trained else ""
         if int(back or 0) < len(found) and (record := self._read(found[int(back or 0)])):
             return record
         if sign and found:
@@ -143,12 +162,14 @@ class RunRegistry:
                 f"run {run!r}: there is none{which}; as many as {len(found) - 1} can be counted back from {found[0]}"
             )
         known = f"the newest are {', '.join(names[-4:])}" if names else "the store has no runs yet"
+        if names and base == LATEST:
+            known += "; refused runs and those beside the pipeline are named by their ids (fleetune runs)"
         raise Refused(f"run {run!r}: there is none{which}; {known}")
 
-    def _from(self, base: str, names: list[str], done: bool) -> list[str]:
+    def _from(self, base: str, names: list[str], counts: Callable[[RunRecord], bool]) -> list[str]:
         """Ids of the run that `base` names and of all earlier ones, newest first; empty if it names none."""
         records = self.all()
-        counted = [record.id for record in records if not done or record.state == "done"]
+        counted = [record.id for record in records if not record.aside and counts(record)]
         if base == LATEST:
             return counted
         if base not in names and (same := {record.id for record in records if record.config.name == base}):
@@ -231,8 +252,8 @@ class RunRegistry:
         if record.id != name:
             raise Refused(f"runs/{name}/run.json: it is the record of another run, {record.id}; delete that folder")
         if record.state == "running" and not is_held(self._lock(name)):
-            return dataclasses.replace(record, state="interrupted")
-        return record
+            return dataclasses.replace(record, state=INTERRUPTED)
+        return dataclasses.replace(record, state=REFUSED) if record.refused else record  # `failed` in older versions
 
     def _lock(self, run: str) -> Path:
         return self._locks / f"run-{run}.lock"
@@ -240,6 +261,13 @@ class RunRegistry:
 
 def _never(seconds: float) -> bool:
     return True
+
+
+def end_state(error: BaseException | None, interrupted: bool) -> str:
+    """The state of a run that ended with `error`, or well."""
+    if interrupted:
+        return INTERRUPTED
+    return REFUSED if isinstance(error, Refused | Infeasible) else FAILED if error else "done"
 
 
 def new_run_id(name: str, moment: datetime, chance: Callable[[int], str]) -> str:

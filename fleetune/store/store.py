@@ -20,6 +20,7 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
+from fleetune.filesystem import check_utf8, expanded
 from fleetune.store.lock import Lock
 from fleetune.store.manifest import (
     MANIFEST,
@@ -228,6 +229,7 @@ def _open(root: str, cache: Path | None) -> tuple[Storage, Path]:
     """Open the storage that `root` names; return it with the local folder for work and locks."""
     if not re.search("://|::", root):
         local = Path(os.path.abspath(os.path.expanduser(root)))
+        check_utf8("store", str(local))
         return LocalStorage(local), local
     import fsspec  # brings asyncio: only for stores that are elsewhere
     from fsspec.implementations.local import LocalFileSystem
@@ -238,7 +240,12 @@ def _open(root: str, cache: Path | None) -> tuple[Storage, Path]:
         raise Refused(f"store: root {root!r} cannot be opened ({error}); give a folder or an fsspec URL") from None
     if isinstance(files, LocalFileSystem):
         return LocalStorage(Path(path)), Path(path)
-    local = (cache or Path.home() / ".cache" / "fleetune") / hashlib.sha256(root.encode()).hexdigest()[:16]
+    folder = cache or expanded("~/.cache/fleetune")
+    if not folder.is_absolute():
+        raise Refused(
+            f"store: root {root!r} needs a cache in the home of this user, who has none; set HOME to a folder"
+        )
+    local = folder / hashlib.sha256(root.encode()).hexdigest()[:16]
     return RemoteStorage(files, path, local / "cache"), local
 
 

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -132,7 +132,7 @@ class WorkerGroup:
     def begin_attempt(self, attempt: Attempt, devices: Sequence[str]) -> None:
         """Tell these devices to end their round; from now on messages of older attempts are dropped."""
         self._attempt = self.exchange.attempt = attempt
-        self._received = [each for each in self._received if not (isinstance(each, Said) and self._is_old(each.header))]
+        self._received = [each for each in self._received if not (isinstance(each, Said) and self._is_old(each))]
         self._liveness.forgive(COORDINATOR, self._endpoint.lost_from)
         self.send(devices, ABORT, {"attempt": attempt})
 
@@ -190,8 +190,11 @@ class WorkerGroup:
             else:
                 self._unlimited.discard(device)
 
-    def _is_old(self, header: Mapping[str, Any]) -> bool:
-        return "attempt" in header and attempt_of(header) < self._attempt
+    def _is_old(self, said: Said) -> bool:
+        try:
+            return "attempt" in said.header and attempt_of(said.header) < self._attempt
+        except (TypeError, ValueError) as error:
+            raise Refused(f"device {said.device} sent a {said.kind!r} that cannot be read ({error})") from None
 
     def collect(self, devices: Iterable[str], folder: Path) -> None:
         """Copy the files that these devices have written to a local folder."""
@@ -301,10 +304,10 @@ class WorkerGroup:
                 self._liveness.forgive(device, header.get("lost", {}))
             if kind == "moved" and device in self.plan_in_force().devices:
                 self._unused.discard(device)
-            if not self._is_old(header):
+            if not self._is_old(said := Said(device, kind, header)):
                 if kind == "ready":
                     check_report(device, header, [lane.name for lane in self.plan_in_force().lanes])
-                self._received.append(Said(device, kind, header))
+                self._received.append(said)
         else:
             raise Refused(f"device {device} sent {kind!r}, which is not a message of workers")
 

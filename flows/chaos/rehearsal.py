@@ -20,6 +20,7 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.errors import FleetuneError, Infeasible, Refused
 from fleetune.store import RunRecord
+from fleetune.store.runs import REHEARSAL
 from fleetune.training.faults import Mark, happened
 from flows import api, attempt
 from flows.chaos.comparison import Check, Trained, compare
@@ -112,7 +113,7 @@ def rehearse(
         positive("chaos", minutes=request.minutes)
         rounds = request.faults + BORDER_ROUNDS
     check_room(len(config.fleet.devices), rounds, request.faults)  # before anything is measured
-    made = run_with(context, config, StageSelection(until="plan"))
+    made = run_with(context, config, StageSelection(until="plan", beside=REHEARSAL))
     return Rehearsal(context, made).report(request)
 
 

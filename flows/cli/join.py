@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ import typer
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
+from fleetune.filesystem import expanded
 from flows.cli.options import with_options
 
 
@@ -59,7 +61,7 @@ def join(
     surroundings = LocalNetwork(addresses=addresses, port=_port("--port", network.port))
     joining = JoinOptions(
         name=name or platform.node().partition(".")[0],
-        token_file=token_file.expanduser(),
+        token_file=expanded(token_file),
         engine=find_local_engine(network.engine, os.environ).socket,
         host=_host(network.host, DEFAULT_HOST_PORT) if network.host is not None else None,
     )
@@ -72,7 +74,7 @@ def join(
 def _write(path: Path) -> None:
     from fleetune.discovery.joining.credentials import new_token
 
-    new_token(path.expanduser())
+    new_token(expanded(path))
     typer.echo(f"{path} holds a fresh token; bring it to every device, then there: fleetune join --token-file {path}")
     typer.echo(f"the fleet's file asks for them by join: {{token_file: {path}}}")
 
@@ -81,7 +83,7 @@ def _host(text: str, usual_port: int) -> tuple[str, int]:
     """Parse ADDRESS or ADDRESS:PORT."""
     address, _, port = text.partition(":")
     owner = f"--host {text}"
-    if port and not port.isdecimal():
+    if port and not re.fullmatch("[0-9]{1,5}", port):
         raise Refused(f"{owner}: the port is no number; write ADDRESS:PORT")
     return _address(owner, address), (_port(owner, int(port)) if port else None) or usual_port
 

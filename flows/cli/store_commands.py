@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 Run = Annotated[
     str,
     typer.Argument(
-        help="Id of a run or its beginning; latest, previous; the name of a run file; ~N after it: the N-th before."
+        help="Id of a run or its beginning; latest, previous; the name of a run file; ~N after it: the N-th before. "
+        "Evaluations, comparisons, --only and refused runs: by id."
     ),
 ]
 What = Annotated[
@@ -32,7 +33,9 @@ def runs(
     ] = "",
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only runs in this state: running, done, failed, interrupted. Repeatable."),
+        typer.Option(
+            metavar="STATE", help="Only runs in this state: running, done, failed, refused, interrupted. Repeatable."
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=0, metavar="N", help=f"At most so many; 0: all. [{LISTED}; all with --json]")
@@ -123,7 +126,10 @@ def diff(options: CommonOptions, run: Run, other: Run) -> None:
 def gc(
     options: CommonOptions,
     keep: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Runs that stay: the N newest, and N that are done.")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Runs that stay: the N newest, N that are done, N that were trained of each name."
+        ),
     ] = 20,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed; remove nothing.")] = False,
 ) -> None:

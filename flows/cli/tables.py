@@ -16,6 +16,7 @@ from fleetune.contracts.plan import PlanResult
 from fleetune.errors import Refused
 from fleetune.formatting import aligned_size, size
 from fleetune.store import PromotionDecision, RunRecord, StageRecord, Store
+from fleetune.store.runs import ENDED_BADLY
 
 if TYPE_CHECKING:
     from fleetune.contracts.metrics import Interval
@@ -24,10 +25,17 @@ if TYPE_CHECKING:
     from flows.past_runs import Results, RunDifference
 
 STYLES = {
-    **{"done": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "running": "cyan"},
+    **{
+        "done": "green",
+        "failed": "red",
+        "refused": "red",
+        "interrupted": "yellow",
+        "stopped": "yellow",
+        "running": "cyan",
+    },
     **{"good": "green", "limited": "yellow", "missing": "red"},
 }
-RUN_COLUMNS = ("run", "state", "started", "took", "strategy", "stages")
+RUN_COLUMNS = ("run", "kind", "state", "started", "took", "strategy", "stages")
 
 
 def run_summary(run: RunRecord) -> dict[str, Any]:
@@ -35,6 +43,7 @@ def run_summary(run: RunRecord) -> dict[str, Any]:
     return {
         "id": run.id,
         "name": run.config.name,
+        "kind": run.kind,
         "state": run.state,
         "started": run.started,
         "ended": run.ended,
@@ -83,6 +92,7 @@ def _cells(run: RunRecord) -> dict[str, Text]:
     """Cells of a run, by column."""
     said = {
         "run": run.id,
+        "kind": run.kind,
         "started": _local_time(run.started),
         "took": _duration(run.started, run.ended),
         "strategy": run.config.strategy.name,
@@ -123,7 +133,7 @@ def print_run(console: Console, run: RunRecord, results: "Results | None") -> No
     _print_results(console, results)
     if run.error:
         console.print(Text(run.error, style="red"))
-    if run.state in ("failed", "interrupted"):
+    if run.state in ENDED_BADLY:
         again = f"fleetune rerun {run.id}"
         next_step = f"change what it says: {again} --set KEY=VALUE" if run.refused else f"go on with: {again}"
         console.print(f"{next_step} (fleetune show {run.id} STAGE names the log of a stage)")

@@ -16,7 +16,7 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
 from fleetune.formatting import seconds
 from fleetune.store import RunRecord
-from fleetune.store.runs import new_run_id
+from fleetune.store.runs import COMPARISON, new_run_id
 from flows import api
 from flows.comparison import archive
 from flows.comparison.figures import common_loss, load_fleet, planned_row, trained_row, with_target
@@ -161,15 +161,20 @@ class Comparer:
         """
         self._fleet = steps.run("fleet", self._measure, lambda run: StepEnd(state="", why=f"measured in run {run.id}"))
         for name in self._configs:
-            self._rows[name] = steps.run(f"plan {name}", partial(self._plan, name), _row_end)
+            row = steps.run(f"plan {name}", partial(self._plan, name), _row_end)
+            self._rows[name] = replace(row, same_as=self._twin(row))
         found = steps.run("forecasts", partial(self._publish, publish), _table_end)
         if not found.by_forecast:
             raise _no_plan(found.strategies)
-        trained = [row for row in self._rows.values() if row.state == PLANNED and not row.untrainable]
+        trained = [
+            row for row in self._rows.values() if row.state == PLANNED and not row.untrainable and not row.same_as
+        ]
         if not self._request.train or not trained:
             return found
         for row in trained:
-            self._rows[row.name] = steps.run(f"train {row.name}", partial(self._train, row.name, row), _row_end)
+            done = steps.run(f"train {row.name}", partial(self._train, row.name, row), _row_end)
+            same = [other.name for other in self._rows.values() if other.same_as == row.name]
+            self._rows |= {row.name: done, **{name: replace(done, name=name, same_as=row.name) for name in same}}
             found = self._publish(publish)
         return steps.run("measurements", lambda: found, _table_end)
 
@@ -187,16 +192,16 @@ class Comparer:
     def _measure(self) -> RunRecord:
         """Measure the fleet and profile the model, in a run that ends there."""
         self._say("measuring the fleet and the model for all strategies")
-        done = self._run(self._measuring, StageSelection(until="profile"))
+        done = self._run(self._measuring, StageSelection(until="profile", beside=COMPARISON))
         if isinstance(done.error, Refused) and self._measuring != self._plainest:  # what one needs may not be had
-            done = self._run(self._plainest, StageSelection(until="profile"))
+            done = self._run(self._plainest, StageSelection(until="profile", beside=COMPARISON))
         if done.error is not None or done.run is None:
             raise done.error or TryAgain("the run that measures the fleet has left no record; run it again")
         return done.run
 
     def _plan(self, name: str) -> ComparedStrategy:
         self._say(f"planning {name}")
-        done = self._run(self._configs[name], StageSelection(until="plan", kept=HELD))
+        done = self._run(self._configs[name], StageSelection(until="plan", kept=HELD, beside=COMPARISON))
         if done.error is not None or done.run is None:
             return _failed(ComparedStrategy(name=name, state=FAILED), done)
         other = self._other_fleet(done.run)
@@ -207,9 +212,16 @@ class Comparer:
         except Refused as error:
             return ComparedStrategy(name=name, state=FAILED, run=done.run.id, why=str(error))
 
+    def _twin(self, row: ComparedStrategy) -> str:
+        """Name of the first strategy that has the same plan; empty if none has."""
+        same = (
+            other.name for other in self._rows.values() if row.plan and other.plan == row.plan and not other.same_as
+        )
+        return next(same, "")
+
     def _train(self, name: str, planned: ComparedStrategy) -> ComparedStrategy:
         self._say(f"training {name}")
-        done = self._run(self._configs[name], StageSelection(kept=HELD))
+        done = self._run(self._configs[name], StageSelection(kept=HELD, beside=COMPARISON))
         if done.error is not None or done.run is None:
             return _failed(planned, done)
         other = self._other_fleet(done.run)

@@ -1,5 +1,6 @@
 """Figures of a strategy, read from what its run has made."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -9,11 +10,13 @@ from fleetune.checks import untrainable_features
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import Forecast, RoundMetrics, TrainingMetrics
+from fleetune.contracts.plan import Plan
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from flows.comparison.mean_rounds import average_s, forecast_figures, mean_samples, measured_figures
 from flows.comparison.record import PLANNED, TRAINED, ComparedDevice, ComparedStrategy, LossPoint
 from flows.past_runs import load_plan, load_results
+from flows.provenance import training_method
 
 WINDOW_ROUNDS = 5
 """Rounds over which a loss is averaged: the loss of one batch says little."""
@@ -38,11 +41,18 @@ def planned_row(store: Store, name: str, run: RunRecord) -> ComparedStrategy:
         state=PLANNED,
         why=f"it cannot be trained yet: its plan has {', '.join(untrainable)}" if untrainable else "",
         run=run.id,
+        plan=_what_it_does(found.plan, forecast, training_method(lambda kind: _made(store, run, kind))),
         samples=mean_samples(found.plan),
         forecast=forecast_figures(found.plan, forecast),
         average_every_rounds=found.plan.average_every_rounds,
         untrainable=untrainable,
     )
+
+
+def _what_it_does(plan: Plan, forecast: Forecast, method: str) -> str:
+    """Digest of a plan, whatever the strategy that made it is called, of its forecast, and of how it trains."""
+    done = (json_io.text(replace(plan, strategy="")), json_io.text(forecast), method)
+    return hashlib.sha256("\n".join(done).encode()).hexdigest()[:32]
 
 
 def trained_row(store: Store, planned: ComparedStrategy, run: RunRecord) -> ComparedStrategy:

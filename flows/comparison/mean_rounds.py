@@ -28,8 +28,10 @@ def forecast_figures(plan: Plan, forecast: Forecast) -> RoundFigures:
 def measured_figures(plan: Plan, training: TrainingMetrics, forecast: Forecast) -> RoundFigures:
     """A round as it was measured, with the forecast's average where none was measured (the one after the last round
     never is)."""
+    kinds_s = _kinds_of_rounds_s(training)
     return RoundFigures(
-        round_s=_measured_round_s(training) + average_share_s(plan, training, forecast),
+        round_s=_measured_round_s(training, kinds_s) + average_share_s(plan, training, forecast),
+        noise=max(map(_noise, kinds_s), default=0.0),
         memory_bytes=training.peak_memory_bytes,
         link_bytes=_mean_bytes(plan, training.link_bytes, training.timeline, training.average or forecast.average),
     )
@@ -45,15 +47,28 @@ def average_s(training: TrainingMetrics, forecast: Forecast) -> float:
     return training.average_s or forecast.average_s
 
 
-def _measured_round_s(training: TrainingMetrics) -> float:
-    """The mean of the medians of the kinds of rounds that this plan trained: some lanes rest, or gates are scored."""
+def _kinds_of_rounds_s(training: TrainingMetrics) -> list[list[float]]:
+    """Seconds of the rounds that this plan trained, by kind: in some lanes rest, in others gates are scored."""
     kinds: dict[tuple[tuple[str, ...], bool], list[float]] = {}
     for one in training.rounds_as_planned:
         kinds.setdefault((one.resting, bool(one.gates)), []).append(one.round_s)
-    total = sum(len(rounds_s) for rounds_s in kinds.values())
+    return list(kinds.values())
+
+
+def _measured_round_s(training: TrainingMetrics, kinds_s: list[list[float]]) -> float:
+    """The mean of the medians of the kinds of rounds."""
+    total = sum(map(len, kinds_s))
     if not total:
         return training.median_round_s
-    return sum(len(rounds_s) * statistics.median(rounds_s) for rounds_s in kinds.values()) / total
+    return sum(len(rounds_s) * statistics.median(rounds_s) for rounds_s in kinds_s) / total
+
+
+def _noise(rounds_s: list[float]) -> float:
+    """Half the distance between the quartiles, by the median; 0 where there are too few rounds to know."""
+    if len(rounds_s) < 2 or not (median_s := statistics.median(rounds_s)):
+        return 0.0
+    first_s, _, last_s = statistics.quantiles(rounds_s, n=4, method="inclusive")
+    return (last_s - first_s) / 2 / median_s
 
 
 def _mean_bytes(

@@ -8,8 +8,8 @@ from fleetune.contracts.metrics import DeviceAmount
 from fleetune.contracts.record import record
 from fleetune.drawing.charts import Amounts, Curve, amounts_chart, curves_chart
 from fleetune.drawing.svg import image_url
-from fleetune.formatting import number, seconds, size
-from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures
+from fleetune.formatting import listed, number, seconds, size
+from flows.comparison.record import ComparedStrategy, Comparison, RoundFigures, within_noise
 from flows.run_pages.page import Page, StoreLinks, page, picture, plain, unbroken
 from flows.run_pages.page import table as markdown_table
 
@@ -36,27 +36,42 @@ def verdict(comparison: Comparison) -> str:
     planned, trained, reached = comparison.by_forecast, comparison.by_measurement, comparison.by_target
     if not planned:
         return "No strategy has a plan for these devices"
-    said = f"By the clock {_fastest(planned, measured=False)}"
+    said = f"By the clock {_fastest(comparison, planned, measured=False)}"
     trainable = tuple(row for row in planned if not row.untrainable)
-    if trainable and trainable[0] is not planned[0]:
-        said += f"; of those that can be trained here, {_fastest(trainable, measured=False)}"
+    if trainable and trainable[0] not in comparison.level_with(planned[0], measured=False):
+        said += f"; of those that can be trained here, {_fastest(comparison, trainable, measured=False)}"
     if trained:
-        said += f". Measured, {_fastest(trained, measured=True)}"
+        said += f". Measured, {_fastest(comparison, trained, measured=True)}"
     if reached and reached[0].target_s is not None and comparison.target_loss is not None:
-        said += f"; {reached[0].name} was the first at loss {number(comparison.target_loss)}"
-        said += f", after {seconds(reached[0].target_s)}"
+        level = [row.name for row in reached if _as_early(reached[0], row)]
+        said += f"; {listed(level)} {'was' if len(level) == 1 else 'were'} the first at loss "
+        said += f"{number(comparison.target_loss)}, after {seconds(reached[0].target_s)}"
     return said
 
 
-def _fastest(rows: tuple[ComparedStrategy, ...], measured: bool) -> str:
-    """`single is the fastest (0.52 s a round, 1.3 times as fast as dp)`."""
-    paces = [row.samples_per_s(figures) for row in rows if (figures := row.measured if measured else row.forecast)]
-    figures = rows[0].measured if measured else rows[0].forecast
+def _as_early(first: ComparedStrategy, row: ComparedStrategy) -> bool:
+    """True for a strategy that reached the target when the first did, as far as the noise of their rounds can tell."""
+    noise = sum(figures.noise for one in (first, row) if (figures := one.measured))
+    same = first.plan == row.plan != ""
+    return same or within_noise(first.target_s or 0.0, row.target_s or 0.0, noise)
+
+
+def _fastest(comparison: Comparison, rows: tuple[ComparedStrategy, ...], measured: bool) -> str:
+    """`single is the fastest (0.52 s a round, 1.3 times as fast as dp)`; no winner among those that noise, or nothing,
+    tells apart."""
+    first, figures = rows[0], rows[0].figures(measured)
     assert figures is not None, "only strategies with figures are ranked"
+    level = [row for row in comparison.level_with(first, measured) if row in rows]
     said = f"{seconds(figures.round_s)} a round"
-    if len(rows) > 1 and paces[1]:
-        said += f", {paces[0] / paces[1]:.2f} times as fast as {rows[1].name}"
-    return f"{rows[0].name} is the fastest ({said})"
+    slower = next((row for row in rows if row not in level), None)
+    if slower is not None and (other := slower.figures(measured)) and (pace := slower.samples_per_s(other)):
+        said += f", {first.samples_per_s(figures) / pace:.2f} times as fast as {slower.name}"
+    names = listed([row.name for row in level])
+    if len(level) == 1:
+        return f"{names} is the fastest ({said})"
+    if all(row.plan == first.plan != "" for row in level):
+        return f"{names} have the same plan" + (f", and it is the fastest ({said})" if slower else f" ({said})")
+    return f"{names} are equally fast, as far as {'their rounds tell' if measured else 'it tells'} ({said})"
 
 
 def strategy_table(comparison: Comparison) -> Table:
@@ -133,7 +148,12 @@ def _amount(amounts: tuple[DeviceAmount, ...], device: str) -> float | None:
 
 def notes(comparison: Comparison) -> tuple[str, ...]:
     """A sentence for each strategy that has no plan, or that is not trained."""
-    told = [f"{row.name}: {row.why}" for row in comparison.strategies if row.why]
+    told = [f"{row.name}: {row.why}" for row in comparison.strategies if row.why and not row.same_as]
+    told += [
+        f"{row.name}: its plan is that of {row.same_as}, so that what is said and measured of one holds for both"
+        for row in comparison.strategies
+        if row.same_as
+    ]
     samples = {row.samples for row in comparison.strategies if row.forecast}
     if len(samples) > 1:
         each = ", ".join(f"{row.name} {number(row.samples)}" for row in comparison.strategies if row.forecast)

@@ -4,6 +4,8 @@ from fleetune.contracts.metrics import DeviceAmount, Score
 from fleetune.contracts.record import check_name, distinct, one_of, record
 
 PLANNED, TRAINED, INFEASIBLE, REFUSED, FAILED = "planned", "trained", "infeasible", "refused", "failed"
+LEAST_DIFFERENCE = 0.01
+"""A smaller difference between two paces is none, whatever their noise."""
 STATES = (PLANNED, TRAINED, INFEASIBLE, REFUSED, FAILED)
 
 
@@ -17,6 +19,8 @@ class RoundFigures:
     """Peak of each device that takes part."""
     link_bytes: int
     """Bytes on all links."""
+    noise: float = 0.0
+    """Half the distance between the quartiles of its rounds, as a part of `round_s`; 0 for a forecast."""
 
 
 @record
@@ -41,6 +45,10 @@ class ComparedStrategy:
     """Why it has no plan, is not trained, or was not trained to its end; empty otherwise."""
     run: str = ""
     """Id of its newest run; empty if it was refused before one began."""
+    plan: str = ""
+    """Digest of what its plan does and of its forecast, whatever the strategy is called; empty without a plan."""
+    same_as: str = ""
+    """The strategy before it that has the same plan, and whose run and measurements are its own; empty if none has."""
     samples: float = 0
     """Samples of one round on the mean, over all lanes."""
     average_every_rounds: int = 0
@@ -62,6 +70,10 @@ class ComparedStrategy:
         """Samples per second by its forecast or measured figures; 0 for a round that takes no time."""
         return self.samples / figures.round_s if figures.round_s else 0.0
 
+    def figures(self, measured: bool) -> RoundFigures | None:
+        """Its measured or its forecast figures."""
+        return self.measured if measured else self.forecast
+
 
 @record
 class ComparedDevice:
@@ -69,6 +81,11 @@ class ComparedDevice:
 
     name: str
     memory_bytes: int
+
+
+def within_noise(one: float, other: float, noise: float) -> bool:
+    """True for amounts that differ by no more than noise, a part of the smaller one, can explain."""
+    return max(one, other) <= min(one, other) * (1 + max(LEAST_DIFFERENCE, noise))
 
 
 @record
@@ -94,6 +111,17 @@ class Comparison:
     def __post_init__(self) -> None:
         check_name("comparison", self.id)
         distinct(f"comparison {self.id}", "strategy", (row.name for row in self.strategies))
+
+    def level_with(self, row: ComparedStrategy, measured: bool) -> tuple[ComparedStrategy, ...]:
+        """The strategies whose plan is that of `row`, it among them, or that were as fast as far as noise can tell."""
+        own = row.figures(measured)
+        return tuple(
+            other
+            for other in self.strategies
+            if (figures := other.figures(measured)) and own
+            if (other.plan == row.plan != "" or other.name == row.name)
+            or within_noise(row.samples_per_s(own), other.samples_per_s(figures), own.noise + figures.noise)
+        )
 
     @property
     def by_forecast(self) -> tuple[ComparedStrategy, ...]:

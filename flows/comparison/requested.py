@@ -30,6 +30,7 @@ from flows.run_log import RunLog
 from flows.run_pages.page import Page, links_of
 from flows.run_pages.publication import Logger, create
 from flows.stage_tasks import failed_state, stage_failed
+from flows.tracking import StageEvent
 
 NAMES = {INFEASIBLE: "Infeasible", REFUSED: "Refused", FAILED: "TryAgain"}
 """Row's state -> name of the state of its task."""
@@ -39,12 +40,17 @@ def run_comparison(request: CompareRequest, root: str) -> State[Any]:
     """Compare what `request` asks for, with the store at `root`, as the body of the current flow run."""
     logger = get_run_logger()
     log, tasks = RunLog(logger), _Tasks()
+
+    def hear(event: StageEvent) -> None:
+        if event.stage == "run":  # each run writes its stages into the log of its own flow run
+            log.hear(event)
+
     same = command(root, again("compare", dataclasses.asdict(request)))
     try:
         store = Store(root)
 
         def configure() -> Comparer:
-            comparer = Comparer(RunContext(store=store, listen=log.hear), request)
+            comparer = Comparer(RunContext(store=store, listen=hear), request)
             name_flow_run(comparer.title)
             return comparer
 
@@ -55,8 +61,7 @@ def run_comparison(request: CompareRequest, root: str) -> State[Any]:
             remember(base=comparison.measured_by)  # a copy reads this run's config, and not today's run file
             artifact.publish(comparison)
 
-        with log.beating():
-            found = comparer.compare(publish, tasks)
+        found = comparer.compare(publish, tasks)
     except Refused as error:
         return failed_state(error, command(root, words_after_refusal(request, error)))
     except FleetuneError as error:

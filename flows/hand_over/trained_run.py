@@ -28,7 +28,7 @@ class TrainedRun:
 
 def trained_run(store: Store, name: str) -> TrainedRun:
     """Find a run by its name, as `fleetune show` does. Refused: it was not trained."""
-    run = store.runs.load(name, done=name in ("latest", "previous"))
+    run = store.runs.load(name, trained=True)
     lacking = [kind for kind in ("checkpoint", "model", "data") if kind not in run.outputs]
     if lacking:
         raise Refused(

@@ -1,6 +1,6 @@
 """The pages of a run: its overview, and the history of its config with a row for each of its runs, newest first."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from fleetune import formatting
@@ -11,6 +11,7 @@ from fleetune.drawing.gantt import latencies_of, round_charts
 from fleetune.drawing.scores_text import scores_text
 from fleetune.monitoring.event_log import DONE
 from fleetune.store import RunRecord, StageRecord, Store
+from fleetune.store.runs import COMPARISON, ENDED_BADLY, EVALUATION, ONLY, REHEARSAL, RUN
 from flows import configs
 from flows.next_step import command
 from flows.past_runs import setting_differences
@@ -18,6 +19,13 @@ from flows.run_pages import difference
 from flows.run_pages.page import Page, StoreLinks, code, page, picture, plain, table, unbroken
 from flows.run_pages.run_content import RunContent, content_of, decisions, gain, result_of, round_seconds
 from flows.tracking import reason
+
+KIND_WORDS = {
+    ONLY: "a single stage",
+    EVALUATION: "an evaluation of an earlier run",
+    COMPARISON: "part of a comparison",
+    REHEARSAL: "part of a rehearsal of faults",
+}
 
 
 def overview(store: Store, run: RunRecord, base: RunRecord | None, links: StoreLinks) -> Page:
@@ -51,13 +59,14 @@ def _description(run: RunRecord, content: RunContent) -> str:
 def state_text(run: RunRecord) -> str:
     """The state of a run in words: `done`, `failed at train`."""
     at = next((stage.stage for stage in run.stages if stage.state in ("failed", "stopped")), "")
-    return f"{run.state} at {at}" if at and run.state in ("failed", "interrupted") else run.state
+    return f"{run.state} at {at}" if at and run.state in ENDED_BADLY else run.state
 
 
 def _state(run: RunRecord, links: StoreLinks) -> str:
     when = f"started {moment(run.started)}"
     took = f", took {duration(run.started, run.ended)}" if run.ended else ""
-    return f"Run {links.run(run.id)}: **{plain(state_text(run))}**, {when}{took}."
+    kind = "" if run.kind == RUN else f" ({KIND_WORDS[run.kind]})"
+    return f"Run {links.run(run.id)}{kind}: **{plain(state_text(run))}**, {when}{took}."
 
 
 def _failure(run: RunRecord) -> str:
@@ -196,7 +205,7 @@ def _events(content: RunContent) -> Iterable[str]:
 def _commands(store: Store, run: RunRecord) -> str:
     """Commands that look further, or go on."""
     commands = [command(store.root, ["show", run.id])]
-    if run.state in ("failed", "interrupted"):
+    if run.state in ENDED_BADLY:
         commands.append(command(store.root, ["rerun", run.id, *(["--set", "KEY=VALUE"] if run.refused else [])]))
     return "On the command line: " + ", ".join(map(code, commands))
 
@@ -228,12 +237,12 @@ def history(store: Store, run: RunRecord, links: StoreLinks) -> Page:
     """Return the page of all runs of the config of `run`; that one is shown as it is given, not as it is stored."""
     others = [other for other in store.runs.named(run.config.name) if other.id != run.id]
     runs = sorted([run, *others], key=lambda one: one.order, reverse=True)
-    pairs = list(zip(runs, [*runs[1:], None], strict=True))[:MOST_RUNS]
+    pairs = [(one, _before(runs[place + 1 :])) for place, one in enumerate(runs[:MOST_RUNS])]
     promoted = {name: decided.promoted for name, decided in decisions(store, run.config.name).items()}
     rows = [(*_row(store, one, before, links), _row_state(one, promoted)) for one, before in pairs]
-    ended = {state: sum(one.state == state for one in runs) for state in ("done", "failed", "interrupted", "running")}
+    ended = {state: sum(one.state == state for one in runs) for state in ("done", *ENDED_BADLY, "running")}
     counted = ", ".join(f"{count} {state}" for state, count in ended.items() if count)
-    headings = ("run", "when", "strategy", "changed", "score", "a round", "state")
+    headings = ("run", "kind", "when", "strategy", "changed", "score", "a round", "state")
     parts = [
         f"# Runs of {plain(run.config.name)}",
         table(headings, rows),
@@ -242,11 +251,17 @@ def history(store: Store, run: RunRecord, links: StoreLinks) -> Page:
     return page(parts, f"{len(runs)} runs: {counted}")
 
 
+def _before(earlier: Sequence[RunRecord]) -> RunRecord | None:
+    """The run that a row is compared with: the newest of the earlier ones that is not aside."""
+    return next((run for run in earlier if not run.aside), None)
+
+
 def _row(store: Store, run: RunRecord, before: RunRecord | None, links: StoreLinks) -> tuple[str, ...]:
     content = result_of(store, run)
     changed = difference.settings_text(setting_differences(before, run)) or "nothing" if before else "(the first run)"
     return (
         links.run(run.id),
+        run.kind,
         moment(run.started),
         plain(run.config.strategy.name),
         plain(changed),

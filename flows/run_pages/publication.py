@@ -18,6 +18,7 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
 from fleetune.errors import FleetuneError
 from fleetune.store import RunRecord, Store
+from fleetune.store.runs import end_state
 from flows.run_pages.difference import prediction
 from flows.run_pages.overview import history, overview
 from flows.run_pages.page import Page, links_of
@@ -78,7 +79,7 @@ class Publication:
     ) -> None:
         """Publish how the run ended, and the history of its config."""
         interrupted = error is not None and not isinstance(error, Exception)
-        self._state = "interrupted" if interrupted else "failed" if error or self._runner.error else "done"
+        self._state = end_state(self._runner.error or error, interrupted)
         self._over.set()
         self._due.set()
         self._worker.join(INTERRUPTED_S if interrupted else END_S)
@@ -159,5 +160,6 @@ def base_of(store: Store, run: RunRecord, rerun_of: str) -> RunRecord | None:
             return store.runs.load(rerun_of)
         except FleetuneError:
             return None
-    before = [one for one in store.runs.named(run.config.name) if one.id != run.id and one.order <= run.order]
+    named = store.runs.named(run.config.name)
+    before = [one for one in named if not one.aside and one.id != run.id and one.order <= run.order]
     return before[0] if before else None

@@ -13,6 +13,7 @@ import psutil
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain, by_exit_code
+from fleetune.filesystem import check_home, check_utf8
 from fleetune.launching import Command, ProcessLauncher
 from fleetune.launching.process import child_command, inherited_environment
 from flows.prefect_server import DATABASE
@@ -57,6 +58,8 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
 
     Raises the error that the start ended with.
     """
+    check_home()
+    check_utf8("the working directory", str(Path.cwd()))  # deployments name it
     files = ServiceFiles(local)
     if (running := files.running()) is not None:
         refuse_changes(files, running, options)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fleetune.store.lock import is_held
+from fleetune.store.lock import remove_free
 from flows.next_step import NEXT, again, and_next, command
 from flows.prefect_server import HOST
 from flows.service_files import ServiceFiles
@@ -72,9 +72,10 @@ class EndedRuns:
     def still_shown(self) -> list[str]:
         """Ids of ended flow runs that the server shows as running, or that have such tasks; each is returned once.
 
-        A run is asked for again when the server does not answer, and while its worker may still report its end.
+        A run is asked for again when the server does not answer, and while its worker may still report its end. Files
+        of locks that nobody holds are removed, so that the next look is at those of live runs alone.
         """
-        held = {path.stem for path in self._folder.glob("*.lock") if is_held(path)}
+        held = {path.stem for path in self._folder.glob("*.lock") if not remove_free(path)}
         self._ended_s.update(dict.fromkeys(self._held - held, self._clock()))
         self._held = held
         settled = [run for run, ended_s in self._ended_s.items() if self._clock() - ended_s >= SETTLE_S]

@@ -55,11 +55,13 @@ def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
     import flows.service.automations  # noqa: F401  (the server finds the block by its class)
     from fleetune.store import Store
     from flows.new_database import copy_new_databases
+    from flows.service.cron_times import follow_cron
     from flows.service.store_pages import store_pages
     from flows.service.ui_patches import LocksFirst, NamesOfAllStates, put_form_in_columns
     from flows.sqlite_cursors import close_failed_cursors
 
     close_failed_cursors()
+    follow_cron()
     copy_new_databases()
     app = create_app()
     put_form_in_columns(Path(os.environ[STATIC]))

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from fleetune import filesystem
 from fleetune.errors import FleetuneError, Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Launcher, ProcessLauncher
 from fleetune.linux import process_identity
@@ -200,8 +201,16 @@ class Keeper:
                 whole = owed = False
                 if "worker" in ended:
                     self._start_worker()
-            except FleetuneError as error:
-                self._tell(str(error))
+            except (FleetuneError, OSError) as error:
+                self._tell(str(self.known(error) or error))
+
+    def known(self, error: Exception) -> FleetuneError | None:
+        """The sentence for an error; None for one that nobody has foreseen. A full disk has many names."""
+        if isinstance(error, Refused):
+            return error
+        used = {filesystem.STORE: self._store.local}
+        full = filesystem.disk_error(error, used) or filesystem.find_full_disk(used)
+        return full or (error if isinstance(error, FleetuneError) else None)
 
     def _end(self) -> None:
         """Stop the worker, which ends after its runs, and then the server, which they report to."""
@@ -313,7 +322,10 @@ def main() -> None:
         signal.signal(number, keeper.stop)
     try:
         keeper.keep()
-    except FleetuneError as error:
+    except Exception as raised:
+        error = keeper.known(raised)
+        if error is None:
+            raise
         tell(f"refused {error}" if isinstance(error, Refused) else f"failed {error}")
         raise SystemExit(error.exit_code) from None
 

@@ -14,6 +14,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.schedule import Schedule
 from fleetune.errors import Refused
 from flows import configs, yaml_file
+from flows.service.cron_times import follow_cron
 from stages.catalog import PLAN
 
 OWN = "run-file-"
@@ -94,6 +95,7 @@ def describe(schedule: Schedule) -> str:
 def _of_prefect(one: FileSchedule) -> DeploymentScheduleCreate:
     times: SCHEDULE_TYPES
     if one.schedule.cron is not None:
+        follow_cron()  # as the service does: whoever asks for its times in this process gets the same
         times = CronSchedule(cron=one.schedule.cron, timezone=one.schedule.timezone or "UTC")
     else:
         times = IntervalSchedule(interval=datetime.timedelta(seconds=one.schedule.every_s or 0.0))

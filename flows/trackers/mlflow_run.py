@@ -17,7 +17,7 @@ CREDENTIALS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRAC
 """Variables that the client reads."""
 MOST_PARAMETERS, MOST_METRICS, LONGEST_PARAMETER = 100, 1000, 500
 """Limits of one request, and of the text of a parameter."""
-STATES = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+STATES = {"done": "FINISHED", "failed": "FAILED", "refused": "FAILED", "interrupted": "KILLED"}
 
 
 class MlflowRun:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from fleetune.store import RunRecord, Store
+from fleetune.store.runs import end_state
 from flows.runner import Runner
 from flows.trackers.follower import Follower
 from flows.trackers.open import open_trackers
@@ -50,7 +51,7 @@ class Tracking:
     ) -> None:
         """Write the end of the run, and say what could not be written in time."""
         interrupted = self._runner.stopped or (error is not None and not isinstance(error, Exception))
-        self._state = "interrupted" if interrupted else "failed" if error or self._runner.error else "done"
+        self._state = end_state(self._runner.error or error, interrupted)
         self._over.set()
         limit_s = INTERRUPTED_S if interrupted else END_S
         end_s = time.monotonic() + limit_s

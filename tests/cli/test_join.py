@@ -25,6 +25,7 @@ PATIENCE_S = 60.0
         (["--token-file", "token", "--engine", "unix:///none"], "no engine answers at /none"),
         (["--token-file", "token", "--port", "70000"], "--port: a port is a number from 1 to 65535 (got 70000)"),
         (["--token-file", "token", "--host", "127.0.0.1:many"], "the port is no number; write ADDRESS:PORT"),
+        (["--token-file", "token", "--host", "127.0.0.1:" + "7" * 5000], "the port is no number"),
         (["--token-file", "token", "--host", "127.0.0.1:0"], "a port is a number from 1 to 65535 (got 0)"),
         (["--token-file", "token", "--host", ":27613"], "give the address of one machine"),
         (["--token-file", "token", "--listen", "0.0.0.0"], "give the address of one machine"),

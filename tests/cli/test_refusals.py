@@ -1,5 +1,7 @@
 """Bad input ends in one sentence on stderr and exit code 64: no traceback, nothing on stdout, nothing written."""
 
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,6 +67,44 @@ def test_refused(call: Call, root: Path, arguments: list[str | Path], said: str,
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", DEMO, "--dry-run", "--set", "data.source=~/x.csv"], "data.source: '~/x.csv' does not exist"),
+        (["join", "--new-token", "~/x"], "~/x: cannot be written (No such file or directory); give another file"),
+        (["runs", "--root", "memory://x"], "needs a cache in the home of this user, who has none; set HOME"),
+        (["up"], "this user has no home: HOME is not set, and no account names one; set HOME to a folder of yours"),
+    ],
+)
+def test_a_user_without_a_home(
+    call: Call, monkeypatch: pytest.MonkeyPatch, arguments: list[str | Path], said: str
+) -> None:
+    """A user whom no account names, as in many containers, gets a sentence, and never a traceback about the home."""
+
+    def none(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", none)
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    result = call(*arguments)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (64, 1), result.stderr
+    assert said in result.stderr
+
+
+def test_a_path_that_is_not_utf_8(call: Call, root: Path) -> None:
+    """No record can hold such a path: it is refused by name, as the store's and in a config, before anything runs."""
+    odd = root.parent / "odd\udcff"
+    odd.mkdir()
+    (odd / "x.csv").write_text("text,label\na,b\n")
+    assert f"store: {ascii(str(odd / 'kept'))} is not UTF-8" in call("runs", "--root", odd / "kept").stderr
+    shutil.copytree(CONFIGS, odd / "all")
+    run_file = odd / "all" / "runs" / "mine.yaml"
+    run_file.write_text(re.sub("(?m)^data:.*$", "data: {source: ../../x.csv}", DEMO.read_text()))
+    refused = call("run", run_file, "--dry-run")
+    assert refused.exit_code == 64 and "x.csv" in refused.stderr and "is not UTF-8" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,9 @@ def test_other_data_are_prepared_and_checked(store: Store) -> None:
     with pytest.raises(Refused, match=r"no, perhaps, yes.* trained for no, yes"):
         found.runner(context, prepare)
     assert {selection.until for selection in asked} == {"prepare"}
+    left = store.runs.load("demo-2")
+    assert (left.state, left.exit_code) == ("refused", 64) and "no, perhaps, yes" in left.error
+    assert {selection.kind for selection in asked} == {"evaluation"}
     assert known == [{"0": "no", "1": "yes"}] * 2, "the classes keep the numbers of the model, whatever the data have"
 
 
@@ -97,9 +100,10 @@ def test_a_refusal_names_what_is_wrong(store: Store, request_: EvaluationRequest
 
 def test_a_run_without_a_checkpoint(store: Store) -> None:
     """A run that was not trained to its end, and one whose checkpoint is gone, are refused with what to do."""
-    trained_run(store, checkpoint="")
-    with pytest.raises(Refused, match="no checkpoint .* trained to its end"):
-        reevaluation(EvaluationRequest(run="demo"), store)
+    bare = trained_run(store, checkpoint="")
+    for name, said in (("demo", "none that was trained to its end"), (bare.id, "no checkpoint .* trained to its end")):
+        with pytest.raises(Refused, match=said):
+            reevaluation(EvaluationRequest(run=name), store)
     past = trained_run(store)
     store.storage.remove(f"artifacts/checkpoint/{past.outputs['checkpoint']}")
     with pytest.raises(Refused, match=f"checkpoint of {past.id} is gone .* fleetune rerun {past.id}"):

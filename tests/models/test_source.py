@@ -198,3 +198,10 @@ def test_a_setting_that_differs_between_layers_is_refused_of_a_folder(tmp_path: 
         AutoConfig.from_pretrained(tmp_path).head_dim  # noqa: B018
     with pytest.raises(Refused, match=r"config\.head_dim is no single setting of this Gemma4TextConfig"):
         configuration(ModelRequest(task="causal-lm", source=str(tmp_path), config={"head_dim": 4}))
+
+
+def test_a_dtype_that_torch_does_not_have(tmp_path: Path) -> None:
+    """Bug: what a configuration class raises for one of its settings, here an AttributeError, ended as a traceback."""
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "dtype": "evil"}')
+    with pytest.raises(Refused, match=f"^model: {tmp_path} has no usable config.json .*evil"):
+        configuration(ModelRequest(task="causal-lm", source=str(tmp_path)))

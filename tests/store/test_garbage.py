@@ -49,6 +49,22 @@ def test_only_what_no_kept_run_needs_goes(runs: Store) -> None:
     assert remove_old_runs(runs, 2).removed == ()
 
 
+def test_runs_aside_remove_no_trained_one(store: Store) -> None:
+    """Whatever comes after it, the newest trained run of a name stays, and N of them where N are kept; evaluations,
+    comparisons, single stages and refused runs count among the newest alone."""
+    for number in (1, 2):
+        add_run(store, number, own="checkpoint")
+    for number, kind in enumerate(("evaluation", "comparison", "only"), start=3):
+        add_run(store, number, kind=kind, own="checkpoint")
+    many = kept(remove_old_runs(store, 2, dry_run=True))
+    assert many == {
+        **{f"old-{number}": "one of the 2 newest" for number in (5, 4)},
+        **{f"old-{number}": "one of the 2 newest of old that were trained" for number in (2, 1)},
+    }
+    assert kept(remove_old_runs(store, 0)) == {"old-2": "the newest trained old"}
+    assert intact(store) and store.runs.load("latest", trained=True).id == "old-2"
+
+
 def test_curves_go_with_their_run(runs: Store) -> None:
     """TensorBoard files of a removed run go, and those of a kept one and of no run stay."""
     for name in ("old-1", "old-4", "mine"):

@@ -1,6 +1,7 @@
 """Run records, and the locks that distinguish living from dead runs."""
 
 import dataclasses
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from fleetune.errors import Refused, TryAgain
 from fleetune.store import Lock, Store
 from fleetune.store.garbage import remove_old_runs
-from fleetune.store.lock import is_held
+from fleetune.store.lock import is_held, remove_free
 from tests.support.store.run_records import CONFIG, a_run
 
 
@@ -70,9 +71,29 @@ def test_names_that_count_runs_which_are_done(store: Store) -> None:
             store.runs.load(name, done=True)
 
 
+def test_runs_beside_the_pipeline_are_never_meant(store: Store) -> None:
+    """Neither `latest` nor a config's name is an evaluation, a part of a comparison, a single stage or a refused run,
+    and only a run with a checkpoint of its own counts as trained; all are found by their ids."""
+    trained = a_run("r-1", "2026-01-01")
+    stage = dataclasses.replace(trained.stages[0], stage="train", outputs={"checkpoint": "c0" * 16})
+    store.runs.save(dataclasses.replace(trained, stages=(stage,)))
+    store.runs.save(a_run("r-2", "2026-01-02"))
+    for number, kind in enumerate(("only", "evaluation", "comparison", "rehearsal")):
+        aside = dataclasses.replace(a_run(f"x-{kind}", f"2026-02-0{number + 1}"), kind=kind, stages=(stage,))
+        store.runs.save(aside)
+        assert store.runs.load(f"x-{kind}") == aside
+    store.runs.save(dataclasses.replace(a_run("x-refused", "2026-03", "refused"), exit_code=65))
+    store.runs.save(dataclasses.replace(a_run("x-older", "2026-04", "failed"), exit_code=64))
+    assert store.runs.load("x-older").state == "refused", "an older version called it failed"
+    named = {name: store.runs.load(name).id for name in ("latest", "small", "previous", "small~1", "x-refused~1")}
+    assert named == {"latest": "r-2", "small": "r-2", "previous": "r-1", "small~1": "r-1", "x-refused~1": "r-2"}
+    assert {store.runs.load(name, trained=True).id for name in ("latest", "small")} == {"r-1"}
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        pytest.param("latest~" + "7" * 5000, "write how many runs back after ~, such as latest~1", id="5,000 digits"),
         ("latest~2", "there is none; as many as 1 can be counted back from a-2"),
         ("small~9", "there is none; as many as 1 can be counted back from a-2"),
         ("latest~x", "write how many runs back after ~, such as latest~1"),
@@ -140,6 +161,24 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with second:
         assert is_held(path)
     assert not is_held(path) and not is_held(tmp_path / "never")
+
+
+def test_a_lock_whose_file_is_removed_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a held lock is not removed; one that goes between its opening and its locking is made anew, so that
+    whoever comes next meets the same file."""
+    path, real = tmp_path / "a.lock", fcntl.flock
+    with Lock(path, lambda _: True):
+        assert not remove_free(path) and is_held(path)
+    assert remove_free(path) and not path.exists()
+
+    def removed_meanwhile(file: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        path.unlink()
+        real(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    with Lock(path, lambda _: True):
+        assert is_held(path) and not Lock(path, lambda _: True).take()
 
 
 def test_a_lock_that_only_its_owner_may_look_at_counts_as_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

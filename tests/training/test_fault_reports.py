@@ -122,6 +122,8 @@ def test_a_full_memory_is_told_of_a_silent_device(filled: float, told: bool, fai
     ("message", "words"),
     [
         (Message("beat", {"progress": "x"}), "device d1 sent a beat that cannot be read"),
+        (Message("moved", {"attempt": "7"}), "device d1 sent a 'moved' that cannot be read"),
+        (Message("saved", {"attempt": [1]}), "device d1 sent a 'saved' that cannot be read"),
         (Message("gossip", {}), "device d1 sent 'gossip', which is not a message of workers"),
         (Message("ready", {"round": 0}, (b"[7]",)), "device d1 reports a round in rows that cannot be read"),
         (Message("failed", {"exit_code": "x"}), "device d1 failed: None"),

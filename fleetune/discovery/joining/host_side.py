@@ -27,6 +27,7 @@ from fleetune.discovery.joining.introduction import (
 from fleetune.discovery.joining.network import DEFAULT_HOST_PORT, LocalNetwork, announce_host, listening_sockets
 from fleetune.discovery.joining.tls_proxy import ProxiedConnection, TlsProxy
 from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.filesystem import expanded
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import Message
 
@@ -103,7 +104,7 @@ def collect_devices(
     for an invalid token file, an unusable listening address, and two devices with one name.
     """
     network = network or LocalNetwork()
-    keys = derive_keys(read_token(Path(join.token_file).expanduser()))
+    keys = derive_keys(read_token(expanded(join.token_file)))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refusals = RefusalLog(folder, note, network.now)
     with closing(refusals), _open_listener(keys, network, refusals) as (endpoint, proxy):

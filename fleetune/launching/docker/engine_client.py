@@ -24,6 +24,7 @@ from containers import engine_api
 from fleetune.contracts.fleet import IMAGE, Engine
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.filesystem import expanded
 from fleetune.formatting import gigabytes
 from fleetune.launching.docker.transports import KeepAliveAdapter, SshAdapter, load_tls_files, ssh_command, tls_failure
 
@@ -89,7 +90,7 @@ def local_engine(environment: Mapping[str, str] = os.environ) -> Engine:
                 "whole machine away; set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to the folder with ca.pem, "
                 "cert.pem and key.pem"
             )
-        folder = environment.get("DOCKER_CERT_PATH") or str(Path.home() / ".docker")
+        folder = environment.get("DOCKER_CERT_PATH") or str(expanded("~/.docker"))
         return Engine(name="DOCKER_HOST", address=host, tls=folder if secure else None)
     try:
         info = engine_api.find_engine(environment)

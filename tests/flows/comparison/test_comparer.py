@@ -10,6 +10,7 @@ from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.store import Store
 from flows.comparison import archive
 from flows.comparison.comparer import Comparer, CompareRequest
+from flows.comparison.pages import notes, verdict
 from flows.context import RunContext
 from flows.form import RunRequest, config_of
 from tests.support.clock import fleets
@@ -21,6 +22,7 @@ def test_every_strategy_is_planned_on_one_fleet(store: Store, pipeline: StandIn)
     """The fleet is measured once; each strategy is a run that takes it from the store and ends after its plan."""
     found = compared(pipeline, "single", "dp", rounds=7)
     assert [selection.until for _, selection, _ in pipeline.asked] == ["profile", "plan", "plan"]
+    assert {selection.kind for _, selection, _ in pipeline.asked} == {"comparison"}
     assert [selection.kept for _, selection, _ in pipeline.asked] == [(), ("discover",), ("discover",)]
     assert {config.training.rounds for _, _, config in pipeline.asked} == {7}
     assert [row.name for row in found.by_forecast] == ["dp", "single"], "2 s a round before 4 s"
@@ -48,6 +50,22 @@ def test_training_is_measured(store: Store, pipeline: StandIn) -> None:
     measured = rows["dp"].measured
     assert measured is not None and (measured.round_s, measured.link_bytes) == (2.5, 2200)
     assert rows["dp"].score is not None and rows["dp"].score.after == 0.7
+
+
+def test_equal_plans_are_measured_once(store: Store, pipeline: StandIn) -> None:
+    """Strategies whose plans and forecasts are the same are trained once, and have one run and the same figures; the
+    answer names them together and no winner among them. (Strategies without a time of their own need 1 s a round.)"""
+    found = compared(pipeline, "asteroid", "dp", "fusionllm", train=True)
+    assert [name for name, selection, _ in pipeline.asked if selection.until is None] == ["asteroid", "dp"]
+    first, _, twin = found.strategies
+    assert (first.same_as, twin.same_as, twin.name) == ("", "asteroid", "fusionllm")
+    assert (twin.run, twin.measured, twin.state) == (first.run, first.measured, "trained")
+    said = verdict(found)
+    assert (
+        "By the clock asteroid and fusionllm have the same plan, and it is the fastest (1 s a round, 2.00 times" in said
+    )
+    assert "Measured, asteroid and fusionllm have the same plan" in said and "fusionllm is the fastest" not in said
+    assert [note for note in notes(found) if note.startswith("fusionllm: its plan is that of asteroid")]
 
 
 def test_a_target_that_is_not_reached(store: Store, pipeline: StandIn) -> None:

@@ -71,6 +71,15 @@ def test_measured_rounds_count_by_their_kinds() -> None:
     assert average_share_s(plan, measured(), NONE) == 3.0 and average_share_s(two_lanes(0), measured(), NONE) == 0.0
 
 
+def test_noise_is_that_of_the_rounds() -> None:
+    """Half of what lies between the quartiles, by the median: of 1 to 5 s (4 - 2) / 2 / 3; one round alone has none."""
+    rounds = training([1.0] * 5, 1.0)
+    timed = tuple(replace(one, round_s=float(one.round + 1)) for one in rounds.rounds)
+    figures = measured_figures(two_lanes(0), replace(rounds, rounds=timed), NONE)
+    assert (figures.round_s, figures.noise) == (3.0, pytest.approx(1 / 3))
+    assert measured_figures(two_lanes(0), replace(rounds, rounds=timed[:1]), NONE).noise == 0.0
+
+
 def test_an_average_that_was_not_measured_counts_as_forecast() -> None:
     """The one after the last round comes with no later round's report: it would make short trainings look faster."""
     short = replace(measured(), average=())

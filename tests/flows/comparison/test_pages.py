@@ -11,7 +11,7 @@ from fleetune.errors import Refused
 from fleetune.store import Store
 from flows.comparison import archive
 from flows.comparison.pages import charts, html_page, markdown, memory_table, notes, strategy_table, verdict
-from flows.comparison.record import Comparison
+from flows.comparison.record import ComparedStrategy, Comparison
 from flows.run_pages.page import StoreLinks
 from tests.support.clock import fleets
 from tests.support.flows.comparison.comparisons import compared
@@ -37,6 +37,23 @@ def test_the_answer_is_a_sentence(planned: Comparison, trained: Comparison) -> N
     said = verdict(trained)
     assert "Measured, dp is the fastest (2.5 s a round" in said
     assert said.endswith("single was the first at loss 1, after 25 s"), "though its rounds are slower"
+
+
+def test_differences_within_noise_name_no_winner(trained: Comparison) -> None:
+    """5 and 2.5 s a round are one and the same where half of each strategy's rounds lie 60 % around; the first at the
+    target loss is then none either, where they reached it in times as close."""
+
+    def noisy(row: ComparedStrategy, target_s: float) -> ComparedStrategy:
+        assert row.measured is not None
+        return replace(row, measured=replace(row.measured, noise=0.6), target_s=target_s)
+
+    found = replace(trained, strategies=tuple(map(noisy, trained.strategies, (25.0, 50.0))))
+    said = verdict(found)
+    assert "Measured, single and dp are equally fast, as far as their rounds tell (2.5 s a round)" in said
+    assert said.endswith("single and dp were the first at loss 1, after 25 s")
+    assert said.startswith("By the clock dp is the fastest")
+    apart = replace(trained, strategies=tuple(map(noisy, trained.strategies, (25.0, 60.0))))
+    assert verdict(apart).endswith("single was the first at loss 1, after 25 s"), "2.4 times as late"
 
 
 def test_a_fast_plan_that_cannot_be_trained(store: Store, pipeline: StandIn) -> None:

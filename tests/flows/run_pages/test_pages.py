@@ -196,6 +196,9 @@ def test_the_history_of_a_config(store: Store) -> None:
     assert "nothing" in rows[0] and "accuracy 0.860 (+0.76)" in rows[0] and "done" in rows[0]
     assert "training.rounds 20 → 60" in rows[1] and "forecast" in rows[1] and "failed" in rows[1]
     assert page.description == "3 runs: 2 done, 1 failed"
+    kept(store, "by.hand-0", started="2026-01-02T13:30:00+00:00", kind="comparison", config=config(rounds=7))
+    rows = re.findall(r"<tr>\s*<td>(.*?)</tr>", shown(history(store, run, LINKS)), re.DOTALL)
+    assert "comparison" in rows[1] and "nothing" in rows[0], "a run beside the pipeline is no run before another"
 
 
 def test_a_promoted_model_says_so(store: Store) -> None:

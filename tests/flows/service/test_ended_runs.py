@@ -10,6 +10,7 @@ import pytest
 from prefect.client.schemas.objects import State, StateType
 
 from fleetune.store import Store
+from fleetune.store.lock import is_held
 from flows.service.ended_runs import CANCEL_S, SETTLE_S, EndedRuns
 from flows.service.registration import end_dead_runs
 from flows.service_files import ServiceFiles, hold
@@ -34,6 +35,18 @@ def test_a_cancelled_run_is_left_to_its_worker(tmp_path: Path, state: str, after
         assert runs.still_shown() == []
     now_s[0] = after_s + 1.0
     assert runs.still_shown() == [RUN] and runs.still_shown() == []
+
+
+def test_the_service_watches_live_runs_alone(tmp_path: Path) -> None:
+    """Files of locks that ended runs have left are looked at once and are gone; the lock of a live run stays held."""
+    files = ServiceFiles(tmp_path)
+    api: Any = SimpleNamespace(call=lambda *_: None)
+    lock, live = hold(tmp_path, RUN), files.flow_run_lock(RUN)
+    for number in range(50):
+        files.flow_run_lock(f"old-{number}").touch()
+    assert EndedRuns(files, api).still_shown() == []
+    assert list(live.parent.iterdir()) == [live] and is_held(live)
+    lock.release()
 
 
 class Server:

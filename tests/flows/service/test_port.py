@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from fleetune import filesystem
 from fleetune.errors import Refused, TryAgain
 from flows.prefect_server import DATABASE, HOST
 from flows.service import control
 from flows.service.http_server import OwnPagesOnly
-from flows.service.keeper import MOST_LOG_BYTES, bound, ended_at_start, name_of, other_people, reserve
+from flows.service.keeper import MOST_LOG_BYTES, Keeper, bound, ended_at_start, name_of, other_people, reserve
 from flows.service_files import ServiceFiles, ServiceRecord
 from tests.support.flows.service.client import ServiceClient
 
@@ -95,6 +96,18 @@ def test_the_reason_of_a_server_that_did_not_start() -> None:
     for kind in (Refused, TryAgain):
         own = ended_at_start(kind.exit_code, "noise\ndatabase x: there is none\n")
         assert type(own) is kind and str(own) == "database x: there is none"
+
+
+def test_a_full_disk_by_whatever_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a server that a full disk had ended at its start was told by the last line of its traceback."""
+    keeper = Keeper(str(tmp_path), 1, "no", lambda _: None)
+    for refused in (Refused("x"), TryAgain("y")):
+        assert keeper.known(refused) is refused
+    assert keeper.known(ValueError("x")) is None
+    assert "has no room for this" in str(keeper.known(OSError(errno.ENOSPC, "", str(tmp_path / "x"))))
+    monkeypatch.setattr(filesystem, "FULL_BYTES", 1 << 70)
+    full = keeper.known(ended_at_start(1, 'File "x", line 959'))
+    assert isinstance(full, TryAgain) and str(full).startswith(f"the disk of {tmp_path} ")
 
 
 def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:

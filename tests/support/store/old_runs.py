@@ -16,6 +16,7 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
 from fleetune.store.garbage import Removal, remove_old_runs
 from fleetune.store.manifest import FileEntry, content_digest
+from fleetune.store.runs import RUN
 from tests.support.store.kill_at_every_step import die_at
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -27,20 +28,24 @@ CONFIG = RunConfig(
 )
 
 
-def add_run(store: Store, number: int, *, state: str = "done", hours: int | None = None) -> RunRecord:
-    """Store the run old-NUMBER, NUMBER hours after noon; it makes one artifact of its own and one that all share."""
+def add_run(
+    store: Store, number: int, *, state: str = "done", hours: int | None = None, kind: str = RUN, own: str = "own"
+) -> RunRecord:
+    """Store the run old-NUMBER, NUMBER hours after noon; it makes one artifact of its own, whose kind is `own`, and one
+    that all share."""
     key = stage_key({"number": str(number)})
     outputs = {}
-    for kind, text in (("own", _text(number)), ("shared", "all")):
-        output = store.work(key) / kind / "model"
+    for made_kind, text in ((own, _text(number)), ("shared", "all")):
+        output = store.work(key) / made_kind / "model"
         output.mkdir(parents=True)
         (output / "weights").write_text(text)
-        outputs[kind] = store.put(kind, output.parent, stage_key=key, inputs={})
+        outputs[made_kind] = store.put(made_kind, output.parent, stage_key=key, inputs={})
     store.keep_key(key, KeyRecord(stage="make", run=f"old-{number}", outputs=outputs, ingredients={}))
     store.drop_work(key)
     began = NOON + timedelta(hours=number if hours is None else hours)
     made = RunRecord(
         id=f"old-{number}",
+        kind=kind,
         config=CONFIG,
         seed=0,
         code_version="0.1.0",
