@@ -78,7 +78,7 @@ DISCOVER = StageSpec(
 )
 PREPARE = StageSpec(
     name="prepare",
-    version=1,
+    version=2,
     module="stages.prepare",
     config=("model", "data"),
     outputs=("model", "data"),
@@ -138,7 +138,7 @@ MONITOR = StageSpec(
 )
 EVALUATE = StageSpec(
     name="evaluate",
-    version=3,
+    version=4,
     module="stages.evaluate",
     config=("name", "model"),
     inputs=("fleet", "model", "data", "profile", "plan", "checkpoint", "metrics", "events"),
