@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
-from fleetune.data.dialogues import Chat, Completion, Message
+from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
+from fleetune.data.messages import Message
 from fleetune.data.public_words import Told
 from fleetune.data.tokenization import check_ids, end_token_id
 from fleetune.data.written_chats import check_written, rendered

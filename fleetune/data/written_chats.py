@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fleetune.data.dialogues import Chat, Message
+from fleetune.data.dialogues import Chat
+from fleetune.data.messages import Message
 from fleetune.data.public_words import Told
 from fleetune.data.tool_calls import CALLS, called_names, fitting, tool_names, with_names
 from fleetune.errors import first_line
