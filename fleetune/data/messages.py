@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleetune.data.public_words import Told, inside
-from fleetune.data.tool_calls import CALLS, calls_in, with_objects, without_nulls
+from fleetune.data.tool_calls import CALLS, calls_in, check_calls, with_objects, without_nulls
 
 SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL = ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles; a column may have the name of the first."""
@@ -63,7 +63,10 @@ def _message(location: str, found: Any) -> dict[str, Any]:
             type(found).__name__,
             location=location,
         )
-    message = with_objects(without_nulls(found))
+    message = without_nulls(found)
+    if CALLS in message:
+        message[CALLS] = check_calls(location, message[CALLS])
+        message = with_objects(message) if message[CALLS] else {k: v for k, v in message.items() if k != CALLS}
     role = message.pop("from", None) if "role" not in message else message.pop("role")
     content = message.pop("value", None) if "content" not in message else message.pop("content")
     if not isinstance(role, str) or not role:
