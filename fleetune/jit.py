@@ -21,6 +21,8 @@ os.environ.setdefault("NUMBA_CPU_NAME", "generic")  # as fast, compiles 2 s fast
 import numba
 from numba.core import caching, event
 
+from fleetune.filesystem import sync_tree
+
 F = TypeVar("F", bound=Callable[..., object])
 _HERE = Path(__file__).parent
 _COMPILED_PACKAGES = ("clock", "solving")
@@ -163,6 +165,7 @@ def _copy(filled: Path, folder: Path) -> None:
                 place = copy / file.relative_to(filled)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, place)  # without its mode, which may be read-only
+            sync_tree(copy)
             copy.rename(folder)
     except OSError:
         return  # numba compiles instead

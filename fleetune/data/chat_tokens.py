@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
-from fleetune.data.dialogues import Chat, Completion, Message
+from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
+from fleetune.data.messages import ASSISTANT, Message
 from fleetune.data.public_words import Told
 from fleetune.data.tokenization import check_ids, end_token_id
 from fleetune.data.written_chats import check_written, rendered
@@ -93,18 +94,42 @@ class SequenceEncoder:
         ids, offsets = self._tokens(location, text, special=False)
         if self.loss_on_all:
             return ids, [True] * len(ids)
-        every = [number for number, message in enumerate(chat.messages) if message["role"] == "assistant"]
         source = str(self.tokenizer.get_chat_template(tools=list(chat.tools) or None))
-        if list(chat.answers) == every and GENERATION.search(source):
-            return ids, _inside(offsets, self._marked_by_template(location, chat, text, source))
+        if GENERATION.search(source):
+            return ids, _inside(offsets, self._marked_answers(location, chat, source))
         template = _ChatText(self, location, chat, text)
         return ids, _inside(offsets, [template.span(number) for number in chat.answers])
 
-    def _marked_by_template(self, location: str, chat: Chat, text: str, source: str) -> list[Span]:
-        """Characters [first, end) that the template's own marks enclose."""
+    def _marked_answers(self, location: str, chat: Chat, source: str) -> list[Span]:
+        """Characters [first, end) of the answers, as the template's own marks enclose them."""
+        spans = self._marked(location, chat, len(chat.messages), source)
+        every = [number for number, message in enumerate(chat.messages) if message["role"] == ASSISTANT]
+        if list(chat.answers) != every:  # those of each answer come with its message
+            before = [len(self._marked(location, chat, number, source)) if number else 0 for number in every]
+            after = [len(self._marked(location, chat, number + 1, source)) for number in every]
+            counts = [*(count for pair in zip(before, after, strict=True) for count in pair), len(spans)]
+            if counts != sorted(counts) or any(first == last for first, last in zip(before, after, strict=True)):
+                raise Told(
+                    "{location}: which {{% generation %}} marks the chat template writes for an answer depends on the "
+                    "messages after it, and not all of its answers carry loss; mend the template",
+                    location=location,
+                )
+            own = {n: spans[first:last] for n, first, last in zip(every, before, after, strict=True)}
+            spans = [span for number in chat.answers for span in own[number]]
+        if not any(first < end for first, end in spans):
+            raise Told(
+                "{location}: the chat template marks nothing of its answers as generated; mend the template",
+                location=location,
+            )
+        return spans
+
+    def _marked(self, location: str, chat: Chat, count: int, source: str) -> list[Span]:
+        """Characters [first, end) that the marks enclose in the text of the first messages."""
+        messages = chat.messages[:count]
+        text = self.written(location, messages, chat)
         unused = (mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in text)
         first, last = next(unused), next(unused)
-        marked = self.written(location, chat.messages, chat, template=GENERATION.sub(_with_marks(first, last), source))
+        marked = self.written(location, messages, chat, template=GENERATION.sub(_with_marks(first, last), source))
         pieces = re.split(f"([{first}{last}])", marked)
         if "".join(pieces[::2]) != text or pieces[1::2] != [first, last] * (len(pieces) // 4):
             raise Told(
@@ -113,13 +138,7 @@ class SequenceEncoder:
                 location=location,
             )
         ends = list(accumulate(map(len, pieces[::2])))
-        spans = list(zip(ends[0:-1:2], ends[1::2], strict=True))
-        if not any(first < end for first, end in spans):
-            raise Told(
-                "{location}: the chat template marks nothing of its answers as generated; mend the template",
-                location=location,
-            )
-        return spans
+        return list(zip(ends[0:-1:2], ends[1::2], strict=True))
 
     def _tokens(self, location: str, text: str, special: bool) -> tuple[list[int], list[Span]]:
         """Token ids of a text, and the characters [first, end) that each stands for."""

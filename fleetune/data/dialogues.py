@@ -15,25 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetune.contracts.run_config import CHAT, COMPLETION, TEXT
-from fleetune.data.public_words import Told, inside
-from fleetune.data.tool_calls import CALLS, calls_in, with_objects, without_nulls
+from fleetune.data.messages import ASSISTANT, FLAGS, SYSTEM, USER, WEIGHT, Message, is_flag, read_messages
+from fleetune.data.public_words import Told
+from fleetune.data.tool_calls import without_nulls
 
 MESSAGE_COLUMNS = ("messages", "conversations", "conversation")
 PROMPT, ANSWER = "prompt", "completion"
 INSTRUCTION, INPUT, OUTPUT = "instruction", "input", "output"
-SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL = ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Roles; a column may have the name of the first."""
-CALL = "function_call"
-"""Role of a message that holds calls of the assistant as JSON, and key of a call as older files have it."""
-OTHER_ROLES = {
-    **dict.fromkeys(("human", "usr"), USER),
-    **dict.fromkeys(("gpt", "model", "bot", "chatbot"), ASSISTANT),
-    **dict.fromkeys(("observation", "function", "tool_response", "ipython"), TOOL),
-    **dict.fromkeys(("tool_call", CALL), CALL),
-}
-"""Roles by the names that some files give them."""
-WEIGHT, LOSS, TRAIN, TRAINING = FLAGS = ("weight", "loss", "train", "training")
-"""Keys that say whether a message of the assistant carries loss, as OpenAI, ms-swift and axolotl call them."""
 HISTORY, TOOLS = "history", "tools"
 UNLEARNED = {
     **dict.fromkeys(("chosen", "rejected", "rejected_response", "kto_tag"), "preferences, which are not learned"),
@@ -43,7 +31,6 @@ UNLEARNED = {
     "chat_template_kwargs": "settings of the chat template, which are not used",
 }
 """Columns that change what trainers learn of a dialogue, and what they hold."""
-Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +161,12 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
 
 def _chat(location: str, values: Mapping[str, Any], format: str) -> Chat:
     if format == COMPLETION:
-        prompt = _told(location, values, _messages(location, PROMPT, values[PROMPT]))
-        messages = (*prompt, *_messages(location, ANSWER, values.get(ANSWER)))
+        prompt = _told(location, values, read_messages(location, PROMPT, values[PROMPT]))
+        messages = (*prompt, *read_messages(location, ANSWER, values.get(ANSWER)))
         return _weighted(messages, _tools(location, values.get(TOOLS)), len(prompt))
     name = next((name for name in MESSAGE_COLUMNS if values.get(name) is not None), None)
     if name is not None:
-        messages = _told(location, values, _messages(location, name, values[name]))
+        messages = _told(location, values, read_messages(location, name, values[name]))
         return _weighted(messages, _tools(location, values.get(TOOLS)), 0)
     if values.get(INSTRUCTION) is None:
         raise Told(
@@ -213,7 +200,7 @@ def _history(location: str, found: Any) -> list[tuple[str, str]]:
 def _check_columns(location: str, values: Mapping[str, Any], format: str) -> None:
     """Refuse what a column would change of the loss or of the messages, and is not read."""
     for name, value in values.items():
-        if name in FLAGS and value is not None and not _is_flag(value, 1):
+        if name in FLAGS and value is not None and not is_flag(value, 1):
             raise Told(
                 "{location}: column {name!r} is {!r}, and rows are not weighed; leave out the row or it",
                 value,
@@ -268,111 +255,6 @@ def _weighted(messages: tuple[Message, ...], tools: tuple[Any, ...], given: int)
     unweighted = frozenset(number for number, message in enumerate(messages) if message.get(WEIGHT) == 0)
     plain = tuple({key: value for key, value in message.items() if key != WEIGHT} for message in messages)
     return Chat(plain, tools, given, unweighted)
-
-
-def _is_flag(value: Any, number: int) -> bool:
-    return isinstance(value, int | float) and value == number
-
-
-def _messages(location: str, column: str, found: Any) -> tuple[Message, ...]:
-    if not isinstance(found, list):
-        raise Told(
-            "{location}: column {column!r} holds {}; give a list of messages",
-            type(found).__name__,
-            location=location,
-            column=column,
-        )
-    messages: list[Message] = []
-    for number, each in enumerate(found, start=1):
-        at = inside(location, f"message {number}")
-        message = _message(at, each)
-        if message["role"] != CALL:
-            messages.append(message)
-            continue
-        message = {**message, "role": ASSISTANT, "content": "", CALLS: calls_in(at, message["content"])}
-        before = messages.pop() if messages and messages[-1]["role"] == ASSISTANT else {**message, CALLS: []}
-        if before.get(WEIGHT, 1) != message.get(WEIGHT, 1):
-            raise Told(
-                "{location}: it calls and the one before it answers, which is one message; give both or none loss",
-                location=at,
-            )
-        messages.append({**before, CALLS: [*before.get(CALLS, []), *message[CALLS]]})
-    return tuple(messages)
-
-
-def _message(location: str, found: Any) -> dict[str, Any]:
-    """A message with `role` and `content`, and `weight` 0 or 1 where one of FLAGS is given; keys that are null, as
-    Parquet fills them in, are left out."""
-    if not isinstance(found, dict):
-        raise Told(
-            "{location}: it is {}; give an object with role and content",
-            type(found).__name__,
-            location=location,
-        )
-    message = with_objects(without_nulls(found))
-    role = message.pop("from", None) if "role" not in message else message.pop("role")
-    content = message.pop("value", None) if "content" not in message else message.pop("content")
-    if not isinstance(role, str) or not role:
-        raise Told("{location}: it has no role; give system, user, assistant or tool", location=location)
-    role = OTHER_ROLES.get(role.strip().lower(), role.strip().lower())
-    if role not in (*ROLES, CALL):
-        raise Told(
-            "{location}: role {!r} is not known; give {roles}, or one of {others}",
-            role,
-            location=location,
-            roles=", ".join(ROLES),
-            others=", ".join(OTHER_ROLES),
-        )
-    if role == ASSISTANT and CALL in message:
-        message[CALLS] = [*message.get(CALLS, []), *calls_in(location, message.pop(CALL))]
-    if isinstance(content, list):
-        content = _joined(location, content)
-    if content is None and CALLS in message:
-        content = ""
-    if not isinstance(content, str):
-        kind = "no content" if content is None else f"content of type {type(content).__name__}"
-        raise Told("{location}: it has {}; give a text", kind, location=location)
-    return {"role": role, "content": content, **_plain_flags(location, role, message)}
-
-
-def _plain_flags(location: str, role: str, message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose flags are one, `weight`."""
-    flags = {key: message[key] for key in FLAGS if key in message}
-    for key, value in flags.items():
-        if not _is_flag(value, 0) and not _is_flag(value, 1):
-            raise Told(
-                "{location}: {key!r} is {!r}; give true or false, or 1 or 0: a message has loss or none",
-                value,
-                location=location,
-                key=key,
-            )
-        if value and key in (TRAIN, TRAINING) and role not in (ASSISTANT, CALL):
-            raise Told(
-                "{location}: {key!r} asks for loss on a message of the {role}; only those of the {assistant} have any",
-                location=location,
-                key=key,
-                role=role,
-                assistant=ASSISTANT,
-            )
-    if len(set(flags.values())) > 1:
-        raise Told(
-            "{location}: {flags} contradict each other; leave one out",
-            location=location,
-            flags=" and ".join(map(repr, flags)),
-        )
-    plain = {key: value for key, value in message.items() if key not in flags}
-    return {**plain, WEIGHT: int(next(iter(flags.values())))} if flags else plain
-
-
-def _joined(location: str, parts: list[Any]) -> str:
-    """The text of a content in parts; Refused for parts that are no texts, such as images."""
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type", "text") != "text" or not isinstance(part.get("text"), str):
-            raise Told(
-                "{location}: its content has a part that is no text; only texts can be trained on",
-                location=location,
-            )
-    return "".join(part["text"] for part in parts)
 
 
 def _tools(location: str, found: Any) -> tuple[Any, ...]:

@@ -27,9 +27,9 @@ def as_image(location: str, value: Any, folder: Path | None) -> Image:
     """Convert a column's value to an image, float64 [height, width, channels] in 0..1.
 
     Accepts nested lists or arrays [height, width] or [height, width, 1|3|4] (integers in 0..255, floats in 0..1),
-    encoded bytes (of 8 bits; or grey of 16 bits, or in fractions 0..1), the Image feature of Hugging Face datasets,
-    and paths inside `folder` to a .npy or image file (FORMATS). Anything else is Refused; the message starts with
-    `location`.
+    encoded bytes (of 8 bits; or grey of 16 bits, or in fractions 0..1), images of Pillow, the Image feature of Hugging
+    Face datasets, and paths inside `folder` to a .npy or image file (FORMATS). Anything else is Refused; the message
+    starts with `location`.
     """
     if isinstance(value, Mapping):  # the Image feature of Hugging Face datasets: {"bytes": ..., "path": ...}
         value = value.get("bytes") or value.get("path")
@@ -40,6 +40,8 @@ def as_image(location: str, value: Any, folder: Path | None) -> Image:
         value = _npy(location, value) if value.suffix == ".npy" else _read(location, value)
     if isinstance(value, bytes):
         value = _decoded(location, value)
+    elif type(value).__module__.startswith("PIL."):  # as the datasets package has decoded it
+        value = _levels(location, value)
     try:
         array = np.asarray(value)
     except ValueError:
@@ -131,25 +133,31 @@ def _read(location: str, path: Path) -> bytes:
 
 def _decoded(location: str, encoded: bytes) -> Any:
     from PIL import Image as pillow  # only encoded images need it
-    from PIL import ImageOps
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # _check_pixel_count is stricter
             opened = pillow.open(io.BytesIO(encoded), formats=FORMATS)
         with opened:
-            _check_pixel_count(location, opened.width * opened.height)
-            white_is_zero = getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
-            upright = ImageOps.exif_transpose(opened)  # cameras note how they were held, and leave the pixels
-            if opened.mode in DEEP or opened.mode.startswith(SIXTEEN_BITS):
-                levels = _deep(location, np.asarray(upright))
-                return 1.0 - levels if white_is_zero else levels  # Pillow turns it around in images of 8 bits only
-            return np.asarray(upright.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
+            return _levels(location, opened)
     except Refused:
         raise
     except Exception as error:  # a damaged or hostile file can raise any error type
         reason = str(error).strip().split("\n", 1)[0][:200]
         raise Told("{location}: cannot be read as an image ({})", reason, location=location) from None
+
+
+def _levels(location: str, opened: Any) -> Any:
+    """Pixels of an image of Pillow, upright."""
+    from PIL import ImageOps
+
+    _check_pixel_count(location, opened.width * opened.height)
+    white_is_zero = getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
+    upright = ImageOps.exif_transpose(opened)  # cameras note how they were held, and leave the pixels
+    if opened.mode in DEEP or opened.mode.startswith(SIXTEEN_BITS):
+        levels = _deep(location, np.asarray(upright))
+        return 1.0 - levels if white_is_zero else levels  # Pillow turns it around in images of 8 bits only
+    return np.asarray(upright.convert("RGB" if opened.mode not in ("L", "RGB") else opened.mode))
 
 
 def _deep(location: str, pixels: Any) -> Image:

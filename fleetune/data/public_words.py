@@ -87,4 +87,4 @@ def public_words(error: BaseException) -> str:
 def _told_of(name: str, value: object) -> object:
     if isinstance(value, Place | _Parted):
         return value.public
-    return _Withheld() if name == "location" else value
+    return _Withheld() if name == "location" or isinstance(value, BaseException) else value

@@ -60,6 +60,20 @@ def tool_names(tools: Sequence[Any]) -> list[str]:
     return [str(tool[NAME]) for tool in plain if isinstance(tool, dict) and tool.get(NAME)]
 
 
+def check_calls(location: str, found: Any) -> list[Any]:
+    """The calls of `tool_calls`, which some files hold as JSON text; each has a name."""
+    calls = _json(found)
+    functions = [call.get(FUNCTION, call) if isinstance(call, dict) else None for call in calls or ()]
+    if not isinstance(calls, list) or not all(isinstance(each, dict) and each.get(NAME) for each in functions):
+        raise Told(
+            "{location}: its {calls} are no list of calls, each of a function with a name; mend it or leave the row "
+            "out",
+            location=location,
+            calls=CALLS,
+        )
+    return calls
+
+
 def fitting(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
     """Messages as the tokenizer's chat template takes them: with arguments as JSON text if it writes no JSON of them.
 

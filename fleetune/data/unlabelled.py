@@ -9,7 +9,6 @@ from fleetune.contracts.run_config import COMPLETION, TEXT, DataRequest
 from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.data.dialogues import (
     ANSWER,
-    ASSISTANT,
     INSTRUCTION,
     MESSAGE_COLUMNS,
     OUTPUT,
@@ -22,6 +21,7 @@ from fleetune.data.dialogues import (
 )
 from fleetune.data.examples import Example
 from fleetune.data.images import as_image
+from fleetune.data.messages import ASSISTANT
 from fleetune.data.tables import FILE_SUFFIXES, open_table
 from fleetune.errors import Refused
 

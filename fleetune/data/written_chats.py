@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fleetune.data.dialogues import Chat, Message
+from fleetune.data.dialogues import Chat
+from fleetune.data.messages import Message
 from fleetune.data.public_words import Told
 from fleetune.data.tool_calls import CALLS, called_names, fitting, tool_names, with_names
 from fleetune.errors import first_line
@@ -34,9 +35,7 @@ def check_written(tokenizer: Any, location: str, chat: Chat, text: str) -> None:
     source = str(tokenizer.get_chat_template(tools=list(chat.tools) or None))
     for number, message in enumerate(chat.messages, start=1):
         for key in message.keys() - PLAIN_KEYS:
-            if not any(
-                re.search(rf"\b{re.escape(each)}\b", source) for each in (REASONING if key in REASONING else {key})
-            ):
+            if not any(_reads(source, each) for each in (REASONING if key in REASONING else {key})):
                 raise Told(
                     "{location}, message {number}: key {!r} is not known, and the chat template does not write it; "
                     "leave it out, or name a template that does with data.chat_template",
@@ -52,6 +51,11 @@ def check_written(tokenizer: Any, location: str, chat: Chat, text: str) -> None:
             left_out,
             location=location,
         )
+
+
+def _reads(template: str, key: str) -> bool:
+    """Whether a template names a key, as an attribute or between quotes."""
+    return re.search(rf"""[.'"]{re.escape(key)}\b""", template) is not None
 
 
 def _left_out(tokenizer: Any, location: str, chat: Chat, text: str) -> str | None:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from fleetune.data.dialogues import ASSISTANT, Chat, Completion
+from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
+from fleetune.data.messages import ASSISTANT
 from fleetune.data.tokenization import end_token_id
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused

@@ -93,6 +93,30 @@ def test_marks_that_tell_nothing_are_refused(template: str, says: str, tmp_path:
         learned(open_tokenizer(spec), spec, turn("assistant", "abcd"))
 
 
+def test_marks_count_where_an_answer_carries_no_loss(tmp_path: Path) -> None:
+    """An answer that a row takes out of the loss, or that belongs to its prompt, takes its marks along; the marks of
+    the others count as they stand, without the end that this template writes behind them."""
+    spec = chat_spec(tmp_path, BARE.replace("{% endgeneration %}", "{% endgeneration %}."))
+    messages = (turn("user", "q"), turn("assistant", "no"), turn("user", "r"), turn("assistant", "yes"))
+    for chat in (Chat(messages, unweighted=frozenset({1})), Chat(messages, given=2)):
+        tokenizer = open_tokenizer(spec)
+        found = SequenceEncoder(tokenizer, spec, False).encode(Example(location="row 1", content=chat, label=None))
+        assert tokenizer.decode(found.ids) == "<q>no.<r>yes."
+        assert tokenizer.decode(found.ids[found.labels != IGNORE_INDEX]) == "yes"
+
+
+def test_marks_that_change_with_later_messages_are_refused_where_they_are_chosen(tmp_path: Path) -> None:
+    """A template that marks its last answer alone does not tell which marks belong to which answer."""
+    last = "{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
+    spec = chat_spec(tmp_path, "{% for m in messages %}" + last + "{% endfor %}")
+    for between in ((), (turn("user", "q"),)):
+        chat = Chat((turn("assistant", "a"), *between, turn("assistant", "b")), unweighted=frozenset({0}))
+        with pytest.raises(Refused, match="row 1: which {% generation %} marks .* depends on the messages after it"):
+            SequenceEncoder(open_tokenizer(spec), spec, False).encode(
+                Example(location="row 1", content=chat, label=None)
+            )
+
+
 def test_marks_of_the_template_for_tools_count(tmp_path: Path) -> None:
     """Of several templates of a tokenizer, that for tools writes a chat with tools, and its marks count."""
     spec = chat_spec(tmp_path, BARE)

@@ -186,6 +186,17 @@ def test_deep_images_are_upright(kind: str, orientation: int) -> None:
     assert np.array_equal(found[0], found[1])
 
 
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "CMYK", "I;16"])
+def test_an_image_of_pillow_is_that_of_its_file(mode: str) -> None:
+    """The datasets package hands over images that it has decoded: numbers of a palette are no levels of grey."""
+    colours = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3) * 5)
+    levels = Image.fromarray(np.arange(16, dtype=np.uint16).reshape(4, 4) * 4000)
+    made = levels if mode == "I;16" else colours.convert(mode)
+    content = io.BytesIO()
+    made.save(content, "TIFF")
+    assert np.array_equal(as_image("x", made, None), as_image("x", content.getvalue(), None))
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_white_may_be_zero(dtype: Any) -> None:
     """A TIFF file says whether 0 is white or black, at any depth."""

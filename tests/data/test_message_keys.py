@@ -52,6 +52,13 @@ def test_a_call_in_a_key_is_one_of_the_calls() -> None:
     assert chat({"messages": [USER, older]}).messages == (USER, {**ANSWER, "tool_calls": [CALL]})
 
 
+def test_calls_may_be_json_text_or_none() -> None:
+    """Files hold calls as JSON text, too; a list of none is no call."""
+    told = chat({"messages": [USER, {**ANSWER, "tool_calls": json.dumps([CALL])}]})
+    assert told.messages[1] == {**ANSWER, "tool_calls": [CALL]}
+    assert chat({"messages": [USER, {**ANSWER, "tool_calls": []}]}).messages == (USER, ANSWER)
+
+
 def test_history_goes_before_an_instruction() -> None:
     """LLaMA-Factory's pairs of earlier turns are messages, and their answers carry loss."""
     row = {"instruction": "c", "output": "d", "history": [["a", "b"]], "tools": json.dumps([{"name": "f"}])}
@@ -90,6 +97,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [USER, {**ANSWER, "loss": False}, {"role": "tool_call", "content": json.dumps(AREA)}]},
         "message 3: it calls and the one before it answers",
     ),
+    "calls without a name": (
+        {"messages": [USER, {**ANSWER, "tool_calls": [{"id": "1"}]}]},
+        "message 2: its tool_calls",
+    ),
+    "calls in words": ({"messages": [USER, {**ANSWER, "tool_calls": "area"}]}, "message 2: its tool_calls"),
     "history": ({"messages": [USER, ANSWER], "history": [["a", "b"]]}, "column 'history' goes before an instruction"),
     "no pairs": ({"instruction": "a", "output": "b", "history": ["a"]}, "column 'history' is no list of pairs"),
     "a weighed row": ({"messages": [USER, ANSWER], "weight": 0.5}, "column 'weight' is 0.5"),

@@ -110,6 +110,7 @@ def test_a_message_is_whole_here_and_without_its_private_parts_elsewhere() -> No
     assert public_words(error) == f"row 7, label: column 'label' has ... of ..., ...{EXPLANATION}"
     around = Told("{}: {error}", "Doe", error=error)
     assert str(around) == f"Doe: {error}" and public_words(around) == public_words(error)
+    assert public_words(Told("{}: {error}", "Doe", error=Refused("Jane"))) == f"...{EXPLANATION}"
 
 
 def test_a_place_that_does_not_know_its_parts_is_withheld() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleetune import jit
+from tests.support.filesystem.synced import recorded
 
 NAME = "compiled-now"
 
@@ -50,6 +51,17 @@ def test_what_cannot_be_written_is_copied(beside: Path, tmp_path: Path, lock: Ca
     assert (chosen / "clock_1" / "play.nbc").read_bytes() == b"machine code"
     assert {path.name for path in beside.iterdir()} == {NAME, "compiled-before"}
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [NAME]
+
+
+def test_a_copy_is_on_disk_before_it_has_its_name(
+    beside: Path, tmp_path: Path, lock: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut leaves no zeros for machine code."""
+    lock(beside)
+    done = recorded(monkeypatch)
+    chosen = jit.choose_folder(NAME, (beside, tmp_path / "cache"))
+    flushed = done[: done.index(f"=> {chosen}")]
+    assert [path for path in flushed if path.endswith(f"{NAME}/clock_1/play.nbc")]
 
 
 def test_copied_once(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> None:

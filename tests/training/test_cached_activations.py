@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
-from fleetune.data.prepared_data import PreparedData
+from fleetune.data.prepared_data import PreparedData, check_files
 from fleetune.errors import Refused
 from fleetune.models.graph import parse_graph
 from fleetune.preparation.prepare import prepare
@@ -36,9 +36,12 @@ ADAPTERS = Lora(r=4, alpha=8, dropout=0.1, targets=r".*layer\.1\.attention\.self
 
 
 def cached(model: ModelRequest, data: DataRequest, folder: Path, seed: int = 3) -> Prepared:
-    """Prepare a model whose frozen units are replaced by stored activations."""
+    """Prepare a model whose frozen units are replaced by stored activations, which have their digests, too."""
     prepare(preparation_task(folder, model, data, seed))
     folders = PreparedFolders.below(folder)
+    check_files(folders.data)
+    arrays = {f"train/{file.name}" for file in (folders.data / "train").iterdir()}
+    assert arrays <= PreparedData(folders.data).info.files.keys()
     return Prepared(parse_graph((folders.model / "graph.json").read_bytes(), "graph.json"), model, folders, seed)
 
 

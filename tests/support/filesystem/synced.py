@@ -1,6 +1,7 @@
 """What reaches the disk, and when something gets its name."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,22 @@ import pytest
 def recorded(patch: pytest.MonkeyPatch) -> list[str]:
     """From now on: the path of each file and folder that is flushed, and `=> path` of each name that is given."""
     done: list[str] = []
-    fsync, replace = os.fsync, os.replace
+    fsync = os.fsync
 
     def recorded_fsync(handle: int) -> None:
         done.append(os.readlink(f"/proc/self/fd/{handle}"))
         fsync(handle)
 
-    def recorded_replace(source: Any, target: Any, **more: Any) -> None:
-        replace(source, target, **more)
-        done.append(f"=> {Path(target)}")
+    def naming(name: str) -> Callable[[Any, Any], None]:
+        original = getattr(os, name)
+
+        def named(source: Any, target: Any) -> None:
+            original(source, target)
+            done.append(f"=> {Path(target)}")
+
+        return named
 
     patch.setattr(os, "fsync", recorded_fsync)
-    patch.setattr(os, "replace", recorded_replace)
+    for name in ("replace", "rename"):
+        patch.setattr(os, name, naming(name))
     return done
