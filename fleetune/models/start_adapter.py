@@ -60,6 +60,11 @@ def refuse_other_settings(folder: Path, lora: Lora) -> None:
         )
 
 
+def target_modules(folder: Path) -> Any:
+    """Return the layers that an adapter says that it adapts: their names, or a pattern."""
+    return _plain(folder / SETTINGS).get("target_modules")
+
+
 def other_base(folder: Path, source: str | None) -> str:
     """Return a sentence if an adapter names another base than the model's source by its last component; else empty.
 
