@@ -168,7 +168,9 @@ def _no_place(keys: set[str], whole: nn.Module, folder: Path) -> str:
     modules = {name for name, _ in whole.named_modules()}
     if modules & {key.split(".lora_")[0] for key in keys if ".lora_" in key}:
         return f"adapts a layer that lora.targets leaves out; the adapter's own are {target_modules(folder)}"
-    return "has no place in the model: the adapter was made for another model.source, or for another task"
+    return (
+        "has no place in the model: the adapter was made for another model.source or task, or has other names of layers"
+    )
 
 
 def _misfit(key: str, given: list[int], wanted: list[int], classifies: bool) -> str:

@@ -104,7 +104,11 @@ def test_an_adapter_with_other_embeddings_than_its_base_is_refused(base: Path) -
     ("targets", "rename", "why"),
     [
         (["q_proj"], ("", ""), r"adapts a layer that lora\.targets leaves out; .* own are \['v_proj'\]"),
-        (["v_proj"], ("layers.1", "layers.7"), "made for another model.source, or for another task"),
+        (
+            ["v_proj"],
+            ("layers.1", "layers.7"),
+            "has no place in the model: the adapter was made for another model.source",
+        ),
     ],
 )
 def test_what_has_no_place_is_refused_for_the_true_reason(
