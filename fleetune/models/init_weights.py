@@ -36,8 +36,6 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
     Returns sentences about what starts otherwise than the pretrained folder has it.
     """
     adapter = adapter_folder(request)
-    if adapter is not None and request.lora is not None:
-        refuse_other_settings(adapter, request.lora)
     base = base_skeleton(config, request)
     folder = source_folder(request)
     pretrained = Pretrained(base, folder) if folder is not None else None
@@ -49,13 +47,15 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
     tensors = dict(drawn)
     if request.lora is not None:
         whole = skeleton(config, request)
+        if adapter is not None:
+            refuse_other_settings(adapter, request.lora, whole)
         tensors = {name: drawn[base_name(name)] for name in _named_tensors(whole) if base_name(name) in drawn}
         heads = _pretrained_heads(whole, drawn)
         known = {**drawn, **pretrained.load(heads)} if heads and pretrained is not None else drawn
         tensors.update(_draw_adapters(whole, known, seed))
         if adapter is not None:
             loaded = _load_adapters(adapter, whole, not predicts_tokens(request.task))
-            repeated = {base_name(name): loaded.pop(name) for name in list(loaded) if BASE_LAYER in name}
+            repeated = {base_name(name): loaded.pop(name) for name in list(loaded) if _is_base(name)}
             own = pretrained.load(repeated) if pretrained is not None else {}
             _refuse_other_base(adapter, repeated, {**drawn, **own})
             tensors.update(loaded)
@@ -137,6 +137,11 @@ def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torc
             raise Refused(f"{path}: {key} {_misfit(key, *shapes, classifies)}")
         found[matched] = tensor.to(named[matched].dtype)
     return found
+
+
+def _is_base(name: str) -> bool:
+    """Return whether a tensor is the base's, below an adapter; adapters of experts lie below each other."""
+    return BASE_LAYER in name and "lora_" not in name
 
 
 def _refuse_other_base(folder: Path, repeated: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> None:

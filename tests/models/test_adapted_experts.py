@@ -1,5 +1,6 @@
 """LoRA on the experts of a mixture, which PEFT adapts as parameters and not as layers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,7 @@ def test_trained_experts_load_with_peft_as_they_were_trained(tmp_path: Path) -> 
     with torch.no_grad():
         assert torch.equal(theirs(input_ids=IDS).logits, model(input_ids=IDS).logits)
         assert (theirs(input_ids=IDS).logits - plain(input_ids=IDS).logits).abs().max() > 1e-3
+    further = replace(request, lora=replace(ALL, start=str(folder)))
+    write_init_weights(config, further, 3, tmp_path / "again")
+    again: Any = initial_model(config, further, tmp_path / "again")
+    assert torch.equal(again(input_ids=IDS).logits, model(input_ids=IDS).logits), "training goes on from there"
