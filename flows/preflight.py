@@ -115,7 +115,7 @@ def _validate_model(model: ModelRequest) -> None:
     from fleetune.models.start_adapter import refuse_other_settings
     from fleetune.models.units import refuse_tied_adapters
 
-    adapter = adapter_folder(model)
+    adapter, whole = adapter_folder(model), skeleton(configuration(model), model)
     if adapter is not None and model.lora is not None:
-        refuse_other_settings(adapter, model.lora)
-    refuse_tied_adapters(skeleton(configuration(model), model), model.lora)
+        refuse_other_settings(adapter, model.lora, whole)
+    refuse_tied_adapters(whole, model.lora)

@@ -20,10 +20,11 @@ from fleetune.errors import Refused
 from fleetune.models.graph import Graph
 from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.meta_run import without_device
+from fleetune.models.model_inputs import input_spec
 from fleetune.models.randomness import WithoutDropout
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.models.skeleton import skeleton
-from fleetune.models.source import configuration, input_spec, text_part
+from fleetune.models.source import configuration, text_part
 from fleetune.models.unit_graph import record_units
 from fleetune.preparation.reading_check import check_reading
 from fleetune.preparation.step_comparison import Samples, compare_step

@@ -5,7 +5,9 @@ point does not depend on how the model is cut.
 """
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,15 +17,17 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused
-from fleetune.models.pretrained import Pretrained
+from fleetune.models.pretrained import Pretrained, quiet
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import adapter_folder, source_folder
-from fleetune.models.start_adapter import refuse_other_settings
+from fleetune.models.start_adapter import refuse_other_settings, target_modules
 from fleetune.models.weights import WeightReader, base_name, fill_model
 
 FILE_MODE = 0o644
 INIT_WEIGHTS = "start.safetensors"
 MODULES_TO_SAVE = ".modules_to_save.default."
+BASE_LAYER = ".base_layer."
+PEFT_PREFIX = "base_model.model."
 
 
 def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: int, path: Path) -> tuple[str, ...]:
@@ -32,8 +36,6 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
     Returns sentences about what starts otherwise than the pretrained folder has it.
     """
     adapter = adapter_folder(request)
-    if adapter is not None and request.lora is not None:
-        refuse_other_settings(adapter, request.lora)
     base = base_skeleton(config, request)
     folder = source_folder(request)
     pretrained = Pretrained(base, folder) if folder is not None else None
@@ -45,11 +47,18 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
     tensors = dict(drawn)
     if request.lora is not None:
         whole = skeleton(config, request)
+        if adapter is not None:
+            refuse_other_settings(adapter, request.lora, whole)
         tensors = {name: drawn[base_name(name)] for name in _named_tensors(whole) if base_name(name) in drawn}
         heads = _pretrained_heads(whole, drawn)
         known = {**drawn, **pretrained.load(heads)} if heads and pretrained is not None else drawn
         tensors.update(_draw_adapters(whole, known, seed))
-        tensors.update(_load_adapters(adapter, whole, not predicts_tokens(request.task)) if adapter else {})
+        if adapter is not None:
+            loaded = _load_adapters(adapter, whole, not predicts_tokens(request.task))
+            repeated = {base_name(name): loaded.pop(name) for name in list(loaded) if _is_base(name)}
+            own = pretrained.load(repeated) if pretrained is not None else {}
+            _refuse_other_base(adapter, repeated, {**drawn, **own})
+            tensors.update(loaded)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
     path.chmod(FILE_MODE)  # safetensors writes files for their owner only; workers may run as another user
@@ -104,27 +113,25 @@ def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) 
     return found
 
 
-def _load_adapters(folder: Path, whole: nn.Module, classifies: bool) -> dict[str, torch.Tensor]:
+def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torch.Tensor]:
     """Return the tensors of a PEFT adapter folder under the model's names; Refused if one has no place in it."""
     path = folder / "adapter_model.safetensors"
     try:
         stored = load_file(path)
     except Exception as error:
         raise Refused(f"{path}: not a readable adapter ({error})") from None
+    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
+
+    with quiet():  # older names are translated as PEFT does it
+        stored = convert_peft_adapter_state_dict_for_transformers(whole, whole.peft_config["default"], stored)
     named = _named_tensors(whole)
+    body = f"{PEFT_PREFIX}{whole.get_base_model().base_model_prefix}."
     found: dict[str, torch.Tensor] = {}
     for key, tensor in stored.items():
-        stem, last = key.rsplit(".", 1)
-        owner = stem.rsplit(".", 1)
-        options = (
-            f"{stem}.default.{last}",
-            f"{stem}.modules_to_save.default.{last}",
-            f"{owner[0]}.modules_to_save.default.{owner[-1]}.{last}",
-            key,
-        )
-        matched = next((o for o in options if o in named), None)
+        of_body = key.replace(PEFT_PREFIX, body, 1)  # as AutoModel has it, which makes bodies without a head
+        matched = _place(key, named) or _place(of_body, named)
         if matched is None:
-            raise Refused(f"{path}: {key} has no place in the model; was it made for other lora.targets?")
+            raise Refused(f"{path}: {key} {_no_place({key, of_body}, whole, folder)}")
         shapes = list(tensor.shape), list(named[matched].shape)
         if shapes[0] != shapes[1]:
             raise Refused(f"{path}: {key} {_misfit(key, *shapes, classifies)}")
@@ -132,9 +139,48 @@ def _load_adapters(folder: Path, whole: nn.Module, classifies: bool) -> dict[str
     return found
 
 
+def _is_base(name: str) -> bool:
+    """Return whether a tensor is the base's, below an adapter; adapters of experts lie below each other."""
+    return BASE_LAYER in name and "lora_" not in name
+
+
+def _refuse_other_base(folder: Path, repeated: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> None:
+    """Refuse an adapter that comes with other embeddings than its base has; PEFT saves both beside each other."""
+    other = next((name for name, tensor in repeated.items() if not torch.equal(tensor, base[name])), None)
+    if other is not None:
+        raise Refused(
+            f"{folder}: holds {other} with other values than model.source, and the base is not trained with "
+            "an adapter; merge the adapter into its base with PEFT and give that as source"
+        )
+
+
+def _place(key: str, named: Mapping[str, torch.Tensor]) -> str | None:
+    """Return the name in the model of a tensor of an adapter, which PEFT saves without the adapter's own name."""
+    stem, last = key.rsplit(".", 1)
+    owner = stem.rsplit(".", 1)
+    options = (
+        f"{stem}.default.{last}",
+        f"{key}.default",
+        f"{stem}.modules_to_save.default.{last}",
+        f"{owner[0]}.modules_to_save.default.{owner[-1]}.{last}",
+        key,
+    )
+    return next((option for option in options if option in named), None)
+
+
+def _no_place(keys: set[str], whole: nn.Module, folder: Path) -> str:
+    """Say why a tensor of an adapter has no place in the model: other targets, or another model."""
+    modules = {name for name, _ in whole.named_modules()}
+    if modules & {key.split(".lora_")[0] for key in keys if ".lora_" in key}:
+        return f"adapts a layer that lora.targets leaves out; the adapter's own are {target_modules(folder)}"
+    return (
+        "has no place in the model: the adapter was made for another model.source or task, or has other names of layers"
+    )
+
+
 def _misfit(key: str, given: list[int], wanted: list[int], classifies: bool) -> str:
     """Say why a tensor of an adapter, of the shape `given`, does not fit the model: rank, classes or another base."""
-    rank = -1 if ".lora_B." in key else 0
+    rank = -1 if ".lora_B." in key or ".lora_embedding_B" in key else 0
     if "lora_" in key and given[rank] != wanted[rank]:
         return (
             f"is {given}, but by its own settings and lora.r it has rank {wanted[rank]}, which asks for {wanted}; save "

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleetune.contracts import json_io
-from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.contracts.tasks import SEQ2SEQ, head_of, predicts_number, predicts_tokens, problem_type
+from fleetune.contracts.tasks import head_of, predicts_tokens, problem_type
 from fleetune.errors import Refused, first_line
 from fleetune.filesystem import check_symlinks
-from fleetune.models.start_adapter import classes_of
 from fleetune.models.stored_codes import dequantise_when_read
 
 if TYPE_CHECKING:
@@ -187,60 +185,6 @@ def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedC
     if hasattr(config, "tie_word_embeddings"):
         part.tie_word_embeddings = config.tie_word_embeddings  # the whole model decides
     return part
-
-
-def input_spec(request: ModelRequest) -> InputSpec:
-    """Return the requirements of the model on its data."""
-    from fleetune.models.positions import usable_positions  # takes seconds, as above
-
-    config = configuration(request)
-    folder = source_folder(request)
-    has_tokenizer = folder is not None and any((folder / name).exists() for name in TOKENIZERS)
-    has_processor = folder is not None and (folder / "preprocessor_config.json").exists()
-    processed = has_processor and "image_size" not in (request.config or {})  # the processor knows
-    size = None if processed else _image_size(config)
-    text = text_part(config)
-    any_shape = config.vision_config if config.model_type == ANY_SHAPE else None
-    if head_of(request.task) == "image-classification" and size is None and not has_processor and not any_shape:
-        size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
-    return InputSpec(
-        task=request.task,
-        tokenizer=folder if has_tokenizer else None,
-        pretrained=folder is not None,
-        vocab_size=getattr(text, "vocab_size", None),
-        decoder_start_token_id=getattr(config, "decoder_start_token_id", None) if request.task == SEQ2SEQ else None,
-        max_positions=usable_positions(config, request),
-        image_size=size,
-        patches=(any_shape.patch_size, any_shape.num_patches) if any_shape else None,
-        channels=int(getattr(any_shape or config, "num_channels", 3)),
-        labels=_class_names(config, request),
-        image_processor=folder if has_processor else None,
-        precision=request.precision,
-    )
-
-
-def _class_names(config: "PretrainedConfig", request: ModelRequest) -> tuple[str, ...]:
-    """Return the class names of an existing head, whether the request, the adapter to start from or the base's folder
-    names them; () for a new head."""
-    heads = {"sequence-classification": "ForSequenceClassification", "image-classification": "ForImageClassification"}
-    head = None if predicts_number(request.task) else heads.get(head_of(request.task))
-    finished = head is not None and any(name.endswith(head) for name in config.architectures or ())
-    named = head is not None and "id2label" in (request.config or {})
-    adapter = adapter_folder(request)
-    if adapter is not None and head is not None and not named and (told := classes_of(adapter)):
-        return told
-    if not finished and not named:
-        return ()
-    return tuple(str(name) for _, name in sorted((int(number), name) for number, name in config.id2label.items()))
-
-
-def _image_size(config: "PretrainedConfig") -> int | None:
-    """Return the side of an image in pixels, which some configurations give as [height, width]."""
-    size = getattr(config, "image_size", None)
-    sides = tuple(size) if isinstance(size, list | tuple) else (size,)
-    if len(set(sides)) != 1:
-        raise Refused(f"model: config.image_size is {list(sides)}, but images are made square; give both the same size")
-    return int(sides[0]) if sides[0] is not None else None
 
 
 def content_digest(request: ModelRequest) -> str:

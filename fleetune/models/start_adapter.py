@@ -33,8 +33,11 @@ HARMLESS_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of init_lora_weights that leave the weights of the base as they are; others, such as pissa, change them."""
 
 
-def refuse_other_settings(folder: Path, lora: Lora) -> None:
-    """Refuse an adapter whose weights make another function by its own settings than by those of the request."""
+def refuse_other_settings(folder: Path, lora: Lora, whole: Any) -> None:
+    """Refuse an adapter whose weights make another function by its own settings than by those of the request.
+
+    whole: PEFT's model for the request; PEFT gives experts that are one parameter a rank of their own.
+    """
     path = folder / SETTINGS
     if not path.is_file():
         raise Refused(f"model: lora.start: {folder} has no {SETTINGS}; give the folder of a PEFT adapter")
@@ -48,7 +51,8 @@ def refuse_other_settings(folder: Path, lora: Lora) -> None:
                 f"{path}: {name} is {own.get(name)}, but model.lora.{ours} is {wanted:g}, by which the adapter would "
                 f"compute something else; give lora.{ours}: {own.get(name)}"
             )
-    odd = next((name for name in NOT_HERE if own.get(name)), None)
+    made = whole.peft_config["default"].to_dict()
+    odd = next((name for name in NOT_HERE if own.get(name) and not _same(own[name], made.get(name))), None)
     if own.get("bias", "none") != "none":
         odd = "bias"
     if own.get("init_lora_weights") not in HARMLESS_STARTS:
@@ -58,6 +62,18 @@ def refuse_other_settings(folder: Path, lora: Lora) -> None:
             f"{path}: {odd} is {own[odd]!r}, which model.lora does not have, so that the adapter would compute "
             "something else; merge it into its base with PEFT and give that as source, or give another lora.start"
         )
+
+
+def _same(stored: Any, made: Any) -> bool:
+    """Return whether a setting is the same as a file and as PEFT hold it, which has sets where the file has lists."""
+    return (
+        sorted(stored) == sorted(made) if isinstance(made, set) and isinstance(stored, list) else bool(stored == made)
+    )
+
+
+def target_modules(folder: Path) -> Any:
+    """Return the layers that an adapter says that it adapts: their names, or a pattern."""
+    return _plain(folder / SETTINGS).get("target_modules")
 
 
 def other_base(folder: Path, source: str | None) -> str:

@@ -18,7 +18,9 @@ from fleetune.models.pretrained import Pretrained, opened
 def base_name(name: str) -> str:
     """Return the name that a tensor of the model with adapters has in the model without them."""
     plain = name.removeprefix("base_model.model.")
-    return plain.replace(".base_layer.", ".").replace(".original_module.", ".")
+    while ".base_layer." in plain:  # one for each adapted parameter of a module of experts
+        plain = plain.replace(".base_layer.", ".")
+    return plain.replace(".original_module.", ".")
 
 
 class WeightReader:

@@ -34,7 +34,7 @@ from fleetune.launching import Command, Job, Sites, describe_exit, open_sites
 from fleetune.launching.job import exit_code_after_output
 from fleetune.launching.placement import FleetPlacement
 from fleetune.launching.running_jobs import RunningJobs
-from fleetune.models.source import input_spec, local_folders, with_local_source
+from fleetune.models.source import local_folders, with_local_source
 
 MODULE = "fleetune.data.local_data"
 TASK, LOG = "task.json", "log"
@@ -75,6 +75,8 @@ def survey_devices(work: DeviceWork, request: DataRequest) -> dict[str, LocalSur
 
     request: columns and limits, which hold for all sources.
     """
+    from fleetune.models.model_inputs import input_spec  # takes seconds, which digests do not need
+
     spec = input_spec(work.model)
     known = public_labels(request, spec)
     tasks = {
@@ -94,6 +96,8 @@ def prepare_on_devices(work: DeviceWork, common: Path, seed: int) -> dict[str, t
     changed since the survey.
     """
     data = PreparedData(common)
+    from fleetune.models.model_inputs import input_spec  # as above
+
     agreed, spec = data.info.local, input_spec(with_local_source(work.model))
     if agreed is None:
         raise Refused(f"{common}: prepared without data.local; prepare the data again")

@@ -16,8 +16,9 @@ from fleetune.data.writer import ensure_data
 from fleetune.models.base_files import write_base_files
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
+from fleetune.models.model_inputs import input_spec
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
-from fleetune.models.source import adapter_folder, configuration, input_spec, source_folder
+from fleetune.models.source import adapter_folder, configuration, source_folder
 from fleetune.models.start_adapter import other_base
 from fleetune.models.unit_graph import record_units
 from fleetune.models.units import refuse_tied_adapters

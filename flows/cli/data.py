@@ -55,7 +55,7 @@ def _preview(config: "RunConfig", samples: int) -> "DataPreview":
     from fleetune.data.prepared_data import PreparedData
     from fleetune.data.preview import preview
     from fleetune.data.writer import write_data
-    from fleetune.models.source import input_spec
+    from fleetune.models.model_inputs import input_spec
 
     with TemporaryDirectory(prefix="fleetune-") as folder:
         written = Path(folder) / "data"

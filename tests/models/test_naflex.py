@@ -11,8 +11,9 @@ from benchmarks.families.small_configs import small_config
 from benchmarks.families.trial import BITWISE, try_family
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
+from fleetune.models.model_inputs import input_spec
 from fleetune.models.naflex import resized_positions
-from fleetune.models.source import configuration, input_spec
+from fleetune.models.source import configuration
 
 TASK, MOST = "image-classification", 256
 ROUNDING = 20 * torch.finfo(torch.float32).eps

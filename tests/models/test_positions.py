@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.models.source import configuration, input_spec
+from fleetune.models.model_inputs import input_spec
+from fleetune.models.source import configuration
 
 LANGUAGE, TEXT = "causal-lm", "sequence-classification"
 AUTO = {LANGUAGE: AutoModelForCausalLM, TEXT: AutoModelForSequenceClassification}

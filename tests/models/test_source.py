@@ -13,11 +13,11 @@ from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.export import export_model
 from fleetune.models.init_weights import write_init_weights
+from fleetune.models.model_inputs import input_spec
 from fleetune.models.skeleton import base_skeleton
 from fleetune.models.source import (
     configuration,
     content_digest,
-    input_spec,
     pin_revision,
     source_folder,
     weight_files,

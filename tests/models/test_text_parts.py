@@ -14,8 +14,9 @@ from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
+from fleetune.models.model_inputs import input_spec
 from fleetune.models.skeleton import base_skeleton
-from fleetune.models.source import configuration, input_spec
+from fleetune.models.source import configuration
 
 LANGUAGE = "causal-lm"
 

@@ -15,7 +15,7 @@ from fleetune.data.prepared_data import IDS, LABELS, PreparedData
 from fleetune.data.writer import write_data
 from fleetune.errors import Refused
 from fleetune.launching import Command, Job, LocalSites, ProcessLauncher
-from fleetune.models.source import input_spec
+from fleetune.models.model_inputs import input_spec
 from fleetune.preparation.local_data import DeviceWork, prepare_on_devices, reported_digests, survey_devices
 from fleetune.preparation.prepare import data_preparation, write_artifacts
 from tests.support.preparation.instances import preparation_task

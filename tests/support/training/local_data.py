@@ -8,7 +8,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.writer import prepare_data
-from fleetune.models.source import input_spec
+from fleetune.models.model_inputs import input_spec
 from fleetune.training.task import DeviceData
 from tests.support.training.model_families import TEXT
 from tests.support.training.planted import SECRET

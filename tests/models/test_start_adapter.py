@@ -1,0 +1,122 @@
+"""Training goes on from adapters that PEFT wrote, as PEFT itself loads them, or they are refused for what is so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+)
+
+from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.errors import Refused
+from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
+from fleetune.models.source import configuration
+
+LANGUAGE, TEXT = "causal-lm", "sequence-classification"
+IDS = torch.arange(3, 23)[None]
+WEIGHTS = "adapter_model.safetensors"
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers for what has a new name
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """The folder of a small Llama of random weights."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, intermediate_size=64,
+        vocab_size=60, tie_word_embeddings=False,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def adapted(base: Path, auto: Any, targets: list[str], embeddings: bool = False, **settings: Any) -> nn.Module:
+    """Save an adapter that changes what the base computes, as PEFT saves it; return the adapted model."""
+    config = LoraConfig(r=2, lora_alpha=16, target_modules=targets, **settings)
+    model: Any = get_peft_model(auto.from_pretrained(base, dtype=torch.float32), config).eval()
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(base.parent / "adapter", save_embedding_layers=embeddings)
+    whole: nn.Module = model
+    return whole
+
+
+def start(base: Path, targets: list[str], task: str = LANGUAGE) -> Any:
+    """The model that training on that adapter starts from."""
+    lora = Lora(r=2, alpha=16, targets=tuple(targets), start=str(base.parent / "adapter"))
+    request = ModelRequest(task=task, source=str(base), lora=lora)
+    config = configuration(request, ("a", "b") if task == TEXT else ())
+    write_init_weights(config, request, 3, base.parent / INIT_WEIGHTS)
+    return initial_model(config, request, base.parent / INIT_WEIGHTS)
+
+
+@pytest.mark.parametrize("embeddings", [False, True], ids=["alone", "repeated"])
+@pytest.mark.parametrize("targets", [["embed_tokens", "q_proj"], ["lm_head", "embed_tokens"]])
+def test_an_adapter_of_embeddings_starts_as_peft_left_it(targets: list[str], embeddings: bool, base: Path) -> None:
+    """Bug: PEFT's own adapter of embeddings, whose tensors have names without `.weight`, was refused as one of other
+    targets. All logits' bits are those of the model that saved it, whether or not it repeats the embeddings."""
+    theirs = adapted(base, AutoModelForCausalLM, targets, embeddings, task_type="CAUSAL_LM")
+    assert torch.equal(start(base, targets)(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
+
+
+def test_an_adapter_of_a_bare_body_adapts_the_body_of_a_model_with_a_head(base: Path) -> None:
+    """AutoModel makes bodies without a head, whose names lack the body's own; the adapted body computes the same."""
+    theirs: Any = adapted(base, AutoModel, ["q_proj", "v_proj"])
+    assert isinstance(theirs.get_base_model(), LlamaModel)
+    ours = start(base, ["q_proj", "v_proj"])
+    hidden = theirs(input_ids=IDS).last_hidden_state
+    assert torch.equal(ours(input_ids=IDS).logits, ours.get_base_model().lm_head(hidden))
+
+
+def test_a_classifier_s_adapter_starts_with_its_head(base: Path) -> None:
+    """Adapters and head are those that PeftModel loads of the same folder."""
+    adapted(base, AutoModelForSequenceClassification, ["q_proj"], task_type="SEQ_CLS")
+    ours = start(base, ["q_proj"], TEXT)
+    plain = AutoModelForSequenceClassification.from_pretrained(base, pad_token_id=0)
+    theirs = PeftModel.from_pretrained(plain, base.parent / "adapter").eval()
+    assert torch.equal(ours(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
+
+
+def test_an_adapter_with_other_embeddings_than_its_base_is_refused(base: Path) -> None:
+    """PEFT saves the embeddings beside adapters of them; trained or resized ones belong into the base."""
+    adapted(base, AutoModelForCausalLM, ["embed_tokens"], True, task_type="CAUSAL_LM")
+    file = base.parent / "adapter" / WEIGHTS
+    tensors = load_file(file)
+    name = next(name for name in tensors if "base_layer" in name)
+    save_file({**tensors, name: tensors[name] + 1}, file)
+    with pytest.raises(Refused, match=r"holds model\.embed_tokens\.weight with other values than model\.source"):
+        start(base, ["embed_tokens"])
+
+
+@pytest.mark.parametrize(
+    ("targets", "rename", "why"),
+    [
+        (["q_proj"], ("", ""), r"adapts a layer that lora\.targets leaves out; .* own are \['v_proj'\]"),
+        (
+            ["v_proj"],
+            ("layers.1", "layers.7"),
+            "has no place in the model: the adapter was made for another model.source",
+        ),
+    ],
+)
+def test_what_has_no_place_is_refused_for_the_true_reason(
+    targets: list[str], rename: tuple[str, str], why: str, base: Path
+) -> None:
+    """Only a layer that the model has and that is not adapted is a matter of targets."""
+    adapted(base, AutoModelForCausalLM, ["v_proj"], task_type="CAUSAL_LM")
+    file = base.parent / "adapter" / WEIGHTS
+    save_file({name.replace(*rename): tensor for name, tensor in load_file(file).items()}, file)
+    with pytest.raises(Refused, match=why):
+        start(base, targets)
