@@ -93,7 +93,8 @@ def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, ta
                 f"{folder}: it adapts {shared}, whose weight another layer shares, so that merging would change both; "
                 f"export the adapter without --merge, or leave {shared} out of lora.targets and train again"
             )
-        model, base = model.merge_and_unload(), source_folder(request)
+        with one_thread():  # the same sums whoever merges again
+            model, base = model.merge_and_unload(), source_folder(request)
         config = generating_configuration(saved_configuration(model_folder / MODEL), request)
     else:
         config, base = model.config, folder

@@ -23,6 +23,7 @@ from fleetune.store import partial_files
 from fleetune.store.lock import is_held
 from fleetune.store.manifest import MANIFEST, Manifest, content_digest
 from fleetune.store.pins import Pins, named_digests, pinned_runs
+from fleetune.store.runs import RECEIPT
 from fleetune.store.storage import LocalStorage
 from fleetune.store.store import TENSORBOARD, WRITTEN, Store
 
@@ -251,8 +252,9 @@ def _hide(doomed: Iterable[_Doomed], store: Store) -> tuple[dict[Path, Path], di
 
 
 def _drop_record(place: Path, store: Store) -> None:
-    """Delete a run record, its lock, and its folder unless somebody keeps other files there."""
-    place.unlink(missing_ok=True)
+    """Delete a run record, its receipt, its lock, and its folder unless somebody keeps other files there."""
+    for file in (place, place.with_name(RECEIPT)):
+        file.unlink(missing_ok=True)
     with suppress(OSError):
         place.parent.rmdir()
     with suppress(OSError):
