@@ -253,7 +253,7 @@ def _hide(doomed: Iterable[_Doomed], store: Store) -> tuple[dict[Path, Path], di
 
 def _drop_record(place: Path, store: Store) -> None:
     """Delete a run record, its receipt, its lock, and its folder unless somebody keeps other files there."""
-    for file in (place, place.with_name(RECEIPT)):
+    for file in (place.with_name(RECEIPT), place):
         file.unlink(missing_ok=True)
     with suppress(OSError):
         place.parent.rmdir()
@@ -319,7 +319,8 @@ def _removal(plan: _Plan, store: Store, failed: Mapping[Path, str], *, dry_run: 
 
 
 def _doomed(what: str, place: Path) -> _Doomed:
-    return _Doomed(what=what, place=place, bytes=_bytes(place))
+    receipt_bytes = _bytes(place.with_name(RECEIPT)) if what == RUN else 0
+    return _Doomed(what=what, place=place, bytes=_bytes(place) + receipt_bytes)
 
 
 def _bytes(place: Path) -> int:
