@@ -27,7 +27,7 @@ from flows import attempt, promotion, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
-from flows.promoted_start import move_note
+from flows.promoted_start import check_start, move_note
 from flows.provenance import version_of
 from flows.receipt import write_receipt
 from flows.tracking import FollowedStages, RunTracker, StageEvent
@@ -54,6 +54,7 @@ class Runner:
         if selection.rerun is None:  # a past run starts where it started
             config = promotion.pin_start(context.store, config)
         self.config = config = context.pin(config)
+        check_start(config.model)
         self.cache_policy = CachePolicy(context, config, selection)
         self.specs = self.cache_policy.specs
         run = _new_record(context, config, self.specs)
