@@ -26,6 +26,14 @@ def start_digest(model: ModelRequest) -> str:
     return _digest(_start(model))
 
 
+def check_start(model: ModelRequest) -> None:
+    """Refuse a start in a store, whichever it is, that is not what was stored there."""
+    if digest := start_digest(model):
+        store = Store(Path(_start(model)).parents[3])
+        if store.has(CHECKPOINT, digest):
+            store.folder(CHECKPOINT, digest)
+
+
 def in_this_store(store: Store, config: RunConfig) -> RunConfig:
     """The config of a past run with its start in this store, if the folder that it names is gone and the store has it.
 

@@ -27,8 +27,9 @@ from flows import attempt, promotion, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
-from flows.promoted_start import move_note
+from flows.promoted_start import check_start, move_note
 from flows.provenance import version_of
+from flows.receipt import write_receipt
 from flows.tracking import FollowedStages, RunTracker, StageEvent
 from stages.catalog import StageSpec, config_slice, content_names, find_stage
 
@@ -53,6 +54,7 @@ class Runner:
         if selection.rerun is None:  # a past run starts where it started
             config = promotion.pin_start(context.store, config)
         self.config = config = context.pin(config)
+        check_start(config.model)
         self.cache_policy = CachePolicy(context, config, selection)
         self.specs = self.cache_policy.specs
         run = _new_record(context, config, self.specs, selection.kind)
@@ -117,6 +119,15 @@ class Runner:
                 error=str(failure or ""),
                 exit_code=failure.exit_code if failure else 0,
             )
+            if state == "done":
+                self._write_receipt()
+
+    def _write_receipt(self) -> None:
+        """Write down what the run came from and has made; a note if the store was damaged meanwhile."""
+        try:
+            write_receipt(self.context.store, self.record)
+        except Refused as error:
+            self._tracker.emit("run", "note", f"there is no receipt: {error}")
 
     def decide_promotion(self) -> PromotionDecision | None:
         """Decide whether the trained model is promoted, after the last stage; None when the config has no `promote`."""

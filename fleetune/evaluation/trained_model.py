@@ -93,7 +93,8 @@ def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, ta
                 f"{folder}: it adapts {shared}, whose weight another layer shares, so that merging would change both; "
                 f"export the adapter without --merge, or leave {shared} out of lora.targets and train again"
             )
-        model, base = model.merge_and_unload(), source_folder(request)
+        with one_thread():  # the same sums whoever merges again
+            model, base = model.merge_and_unload(), source_folder(request)
         config = generating_configuration(saved_configuration(model_folder / MODEL), request)
     else:
         config, base = model.config, folder
@@ -148,9 +149,11 @@ def _from_files(
     config.architectures = config.architectures or []  # transformers looks for the class among them
     with torch.device("meta"):
         kind = type(model_class(config, task).from_config(config, trust_remote_code=False))
-    model, found = kind.from_pretrained(None, config=config, state_dict=tensors, output_loading_info=True, **settings)
+    model, found = kind.from_pretrained(
+        None, config=config, state_dict=tensors, trust_remote_code=False, output_loading_info=True, **settings
+    )
     if model.can_generate() and (folder / GENERATION).exists():
-        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        model.generation_config = GenerationConfig.from_dict(json.loads((folder / GENERATION).read_bytes()))
     return model, found
 
 

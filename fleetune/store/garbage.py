@@ -23,6 +23,7 @@ from fleetune.store import partial_files
 from fleetune.store.lock import is_held
 from fleetune.store.manifest import MANIFEST, Manifest, content_digest
 from fleetune.store.pins import Pins, named_digests, pinned_runs
+from fleetune.store.runs import RECEIPT
 from fleetune.store.storage import LocalStorage
 from fleetune.store.store import TENSORBOARD, WRITTEN, Store
 
@@ -262,8 +263,9 @@ def _hide(doomed: Iterable[_Doomed], store: Store) -> tuple[dict[Path, Path], di
 
 
 def _drop_record(place: Path, store: Store) -> None:
-    """Delete a run record, its lock, and its folder unless somebody keeps other files there."""
-    place.unlink(missing_ok=True)
+    """Delete a run record, its receipt, its lock, and its folder unless somebody keeps other files there."""
+    for file in (place.with_name(RECEIPT), place):
+        file.unlink(missing_ok=True)
     with suppress(OSError):
         place.parent.rmdir()
     with suppress(OSError):
@@ -328,7 +330,8 @@ def _removal(plan: _Plan, store: Store, failed: Mapping[Path, str], *, dry_run: 
 
 
 def _doomed(what: str, place: Path) -> _Doomed:
-    return _Doomed(what=what, place=place, bytes=_bytes(place))
+    receipt_bytes = _bytes(place.with_name(RECEIPT)) if what == RUN else 0
+    return _Doomed(what=what, place=place, bytes=_bytes(place) + receipt_bytes)
 
 
 def _bytes(place: Path) -> int:

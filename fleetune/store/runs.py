@@ -123,6 +123,7 @@ class RunRecord:
 
 
 LATEST, PREVIOUS = "latest", "previous"
+RECEIPT = "receipt.json"
 STARTED = re.compile(rb'\n "started": "([^"\\\n]*)"')
 """The line of a run record that says when the run started; deeper keys are indented further."""
 COUNT = re.compile("[0-9]{1,9}")
@@ -139,6 +140,14 @@ class RunRegistry:
     def save(self, record: RunRecord) -> None:
         """Write a run record atomically."""
         self._storage.write(f"runs/{record.id}/run.json", json_io.text(record).encode())
+
+    def save_receipt(self, run: str, content: bytes) -> None:
+        """Write the receipt of a run atomically, beside its record."""
+        self._storage.write(f"runs/{run}/{RECEIPT}", content)
+
+    def receipt(self, run: str) -> bytes | None:
+        """The receipt of a run; None if it has none."""
+        return self._storage.read(f"runs/{run}/{RECEIPT}")
 
     def load(self, run: str, done: bool = False, trained: bool = False) -> RunRecord:
         """Return the record of one run. Refused: an unknown or ambiguous name; the error lists candidates.

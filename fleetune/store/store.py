@@ -2,7 +2,7 @@
 
 artifacts/KIND/DIGEST/...  and manifest.json    written whole
 keys/STAGE_KEY.json                             written after the artifacts it names
-runs/RUN_ID/run.json                            see runs.py
+runs/RUN_ID/run.json, receipt.json              see runs.py, flows/receipt.py
 comparisons/ID/                                 written by flows/comparison
 tensorboard/RUN_ID/                             written by flows/trackers; local
 promotions/NAME/NUMBER.json                     see promotions.py

@@ -102,7 +102,7 @@ def _train(task: TrainingTask) -> TrainingMetrics:
     )
     for sentence in memory_warnings(task.fleet, _forecast_bytes(task, measured), measured.peaks):
         task.note(sentence)
-    _write_artifacts(task, result, metrics)
+    _write_artifacts(task, result, metrics, measured.plans.values())
     return metrics
 
 
@@ -145,8 +145,13 @@ def _amounts(pairs: Iterable[tuple[str, float]]) -> tuple[DeviceAmount, ...]:
     return tuple(DeviceAmount(device=device, amount=float(amount)) for device, amount in pairs)
 
 
-def _write_artifacts(task: TrainingTask, found: StoredCheckpoint, metrics: TrainingMetrics) -> None:
-    """Write the checkpoint and metrics artifacts; the model is exported from the state files that lie beside it."""
+def _write_artifacts(
+    task: TrainingTask, found: StoredCheckpoint, metrics: TrainingMetrics, later: Iterable[Plan]
+) -> None:
+    """Write the checkpoint and metrics artifacts; the model is exported from the state files that lie beside it.
+
+    later: plans that followed the first one in this attempt.
+    """
     checkpoint = task.output / "checkpoint"
     state = copy_state(found, checkpoint / "state")
     config = saved_configuration(task.model_folder / "model")
@@ -156,6 +161,8 @@ def _write_artifacts(task: TrainingTask, found: StoredCheckpoint, metrics: Train
         copy_tokenizer(processing, model)
     (checkpoint / "round.json").write_text(json.dumps({"round": found.mark.round}) + "\n", encoding="utf-8")
     json_io.write(metrics, task.output / "metrics" / "training.json")
+    if plans := [json_io.dump(plan) for plan in later]:
+        (task.output / "metrics" / "plans.json").write_text(json.dumps(plans, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(task.work / EVENTS, _created(task.output / "metrics") / EVENTS)
 
 

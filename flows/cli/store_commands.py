@@ -1,6 +1,7 @@
 """The commands that look into the store: `runs`, `show`, `diff`, `verify`, `models`, and `gc`: it removes old runs."""
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,7 @@ Run = Annotated[
 What = Annotated[
     str | None, typer.Argument(help="plan, fleet, profile, metrics or events: drawn; or a stage: its files and log.")
 ]
+Verified = Annotated[str, typer.Argument(metavar="RUN|FOLDER", help="A run, or the folder of an exported model.")]
 LISTED = 50
 """Runs that are listed unless --limit says otherwise."""
 
@@ -80,26 +82,47 @@ def show(options: CommonOptions, run: Run, what: What = None) -> None:
 
 
 @with_common_options
-def verify(options: CommonOptions, run: Run) -> None:
-    """Hash every file of a run's artifacts again; the first bad one is named."""
+def verify(options: CommonOptions, run: Verified = "latest") -> None:
+    """Hash every file of a run's artifacts again, and compute its receipt anew; the first link that breaks is named.
+    Of an exported folder: prove that it is what the run trained."""
     from fleetune.formatting import rate, size
     from flows.cli.progress_display import show_progress
+    from flows.hand_over.proof import is_exported, prove
+    from flows.receipt import check_run
 
-    store = options.store()
+    store, notes = options.store(), list[str]()
+    if is_exported(run):
+        name = prove(store, Path(run), notes.append)
+        if options.as_json:
+            return options.print_json({"folder": run, "run": name, "notes": notes, "ok": True})
+        return options.console().print(
+            "\n".join([*notes, f"{run}: every file of its model is what run {name} trained"])
+        )
     found = store.runs.load(run)
-    checked, hashed_bytes, begun_s = 0, 0, time.monotonic()
+    begun: list[str] = []
+    begun_s = time.monotonic()
     with show_progress(options) as listener:
-        for kind, digest in found.outputs.items():
-            listener.report("verify", kind, checked, len(found.outputs))
-            store.verify(kind, digest)
-            hashed_bytes += sum(file.bytes for file in store.manifest(kind, digest).files)
-            checked += 1
+
+        def hashing(kind: str) -> None:
+            listener.report("verify", kind, len(begun), len(found.outputs))
+            begun.append(kind)
+
+        receipt = check_run(store, found, notes.append, hashing)
+    checked = len(found.outputs)
+    files = [file for artifact in found.outputs.items() for file in store.manifest(*artifact).files]
+    hashed_bytes = sum(file.bytes for file in files)
     speed_bytes_per_s = hashed_bytes / max(time.monotonic() - begun_s, 1e-9)
+    links = [link.name for link in receipt.links] if receipt else []
     if options.as_json:
-        options.print_json({"run": found.id, "artifacts": checked, "bytes": hashed_bytes, "ok": True})
+        told = {"receipt": links, **({"notes": notes} if notes else {})} if links else {}
+        options.print_json({"run": found.id, "artifacts": checked, "bytes": hashed_bytes, "ok": True, **told})
     else:
         said = f"{size(hashed_bytes)}, {rate(speed_bytes_per_s)}"
-        options.console().print(f"{found.id}: every file of its {checked} artifacts is what was stored ({said})")
+        out = options.console()
+        out.print(f"{found.id}: every file of its {checked} artifacts is what was stored ({said})")
+        out.print(f"its receipt holds: {', '.join(links)}" if links else "it has no receipt, which finished runs write")
+        for note in notes:
+            out.print(note)
 
 
 @with_common_options

@@ -2,7 +2,9 @@
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from fleetune.contracts.run_config import RunConfig
+from fleetune.contracts import json_io
+from fleetune.contracts.mixed_precision import HALF
+from fleetune.contracts.run_config import Lora, ModelRequest, RunConfig
 from fleetune.contracts.tasks import head_of
 from fleetune.data.prepared_data import PreparedData
 from fleetune.planning import citations
@@ -55,9 +57,10 @@ def model_card(found: TrainedRun, adapter_note: str = "") -> str:
                 f"{'. '.join(data.info.notes)}".rstrip(),
                 *(["## Scores", _scores(found, data)] if found.scores else []),
                 "## Training",
-                _training(found),
+                _training(found, data),
                 "## Citation",
                 "```bibtex\n" + "\n\n".join(citations(config.strategy)) + "\n```",
+                *_receipt(found),
             ]
         )
         + "\n"
@@ -117,9 +120,14 @@ def _scores(found: TrainedRun, data: PreparedData) -> str:
     assert found.scores is not None
     rows = [f"| {one.name} | {one.before:.4g} | {one.after:.4g} | {one.better} |" for one in found.scores.scores]
     whole = found.scores.samples == data.size("test")
-    tested = data.describe_size("test") if whole else f"{found.scores.samples} samples"
+    tested = data.describe_size("test") if whole else f"{found.scores.samples} {_rows_are(data)}"
     head = f"On {tested} of {data.info.source}:" if data.info.local else f"On {tested} that nobody trained on:"
     return "\n".join([head, "", "| | before | after | better |", "|---|---|---|---|", *rows])
+
+
+def _receipt(found: TrainedRun) -> list[str]:
+    """The run's receipt, by which `fleetune verify FOLDER` proves where the store of the run is what it has trained."""
+    return [] if found.receipt is None else ["## Receipt", f"```json\n{json_io.text(found.receipt)}```"]
 
 
 def _rounds(found: TrainedRun) -> str:
@@ -132,15 +140,34 @@ def _rounds(found: TrainedRun) -> str:
     return f"{done} of {asked}{chosen}" if done != asked else str(done)
 
 
-def _training(found: TrainedRun) -> str:
+def _rows_are(data: PreparedData) -> str:
+    """What a batch counts: of packed chats the sequences, which several samples share."""
+    return "sequences" if data.info.chats and not data.info.local and data.packed else "samples"
+
+
+def _precision(model: ModelRequest) -> str:
+    """The types that training computed in and held its weights in."""
+    half = HALF.get(model.mixed_precision or "")
+    said = f"{half}, trained weights in float32 (mixed precision)" if half else model.precision
+    return f"{said}, frozen linear layers in 4 bits ({model.quantization})" if model.quantization else said
+
+
+def _lora(lora: Lora) -> str:
+    targets = lora.targets if isinstance(lora.targets, str) else ", ".join(lora.targets)
+    begun = ", from an earlier adapter" if lora.start else ""
+    return f"r {lora.r}, alpha {lora.alpha:g}, dropout {lora.dropout:g}, targets {targets}{begun}"
+
+
+def _training(found: TrainedRun, data: PreparedData) -> str:
     config = found.run.config
-    asked, devices = config.training, len(config.fleet.devices)
+    asked, devices, lora = config.training, len(config.fleet.devices), config.model.lora
     rows = {
         "rounds": _rounds(found),
-        "samples of a round": asked.batch_samples,
+        f"{_rows_are(data)} of a round": asked.batch_samples,
         "optimizer": asked.optimizer,
         "learning rate": f"{asked.learning_rate:g}, {asked.schedule}",
-        "precision": config.model.precision,
+        "precision": _precision(config.model),
+        **({"LoRA": _lora(lora).replace("|", "\\|")} if lora else {}),
         "seed": config.seed,
         "strategy": f"{config.strategy.name}, on {devices} device{'s' if devices > 1 else ''}",
         "run": found.run.id,

@@ -9,6 +9,7 @@ from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from flows.promoted_start import in_this_store
+from flows.receipt import Receipt, read_receipt
 
 
 @record
@@ -24,6 +25,8 @@ class TrainedRun:
     """None if it was not evaluated."""
     training: TrainingMetrics | None = None
     """None if nothing is recorded."""
+    receipt: Receipt | None = None
+    """None if the run has none."""
 
 
 def trained_run(store: Store, name: str) -> TrainedRun:
@@ -39,6 +42,7 @@ def trained_run(store: Store, name: str) -> TrainedRun:
     return TrainedRun(
         run=replace(run, config=in_this_store(store, run.config)),
         **{kind: store.folder(kind, run.outputs[kind]) for kind in ("checkpoint", "model", "data")},
+        receipt=read_receipt(store, run.id),
         scores=None
         if scores is None
         else json_io.read(EvaluationMetrics, store.folder("evaluation", scores) / "evaluation.json"),

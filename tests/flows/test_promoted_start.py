@@ -102,3 +102,17 @@ def test_adapters_move_too(nights: Nights) -> None:
     assert found.lora.start == str(
         nights.folder / "elsewhere" / "store" / "artifacts" / "checkpoint" / adapter / "adapter"
     )
+
+
+def test_a_start_that_was_damaged_is_refused(nights: Nights) -> None:
+    """A run that is repeated, or names the folder of a store itself, would train on from other weights without a word
+    but "model weights changed"."""
+    second = second_night(nights)
+    assert second.config.model.source is not None
+    file = next(path for path in sorted(Path(second.config.model.source).rglob("*")) if path.is_file())
+    context = RunContext(store=nights.store, contents=dict.fromkeys(("data", "model weights"), lambda _: "c"))
+    rerun = StageSelection(until="prepare", rerun=second.id)
+    Runner(context, second.config, rerun)
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(Refused, match="file of the checkpoint artifact is corrupt"):
+        Runner(context, second.config, rerun)

@@ -65,6 +65,17 @@ def test_runs_aside_remove_no_trained_one(store: Store) -> None:
     assert intact(store) and store.runs.load("latest", trained=True).id == "old-2"
 
 
+def test_a_receipt_goes_with_its_run(runs: Store) -> None:
+    """Its bytes are counted, and no folder of a removed run is left; that of a kept run stays."""
+    for number in (1, 4):
+        runs.runs.save_receipt(f"old-{number}", b"{}")
+    before = sum(len(content) for content in tree(runs.local).values())
+    removal = remove_old_runs(runs, 2)
+    assert removal.freed_bytes == before - sum(len(content) for content in tree(runs.local).values())
+    assert {path.name for path in (runs.local / "runs").iterdir()} == {"old-3", "old-4"}
+    assert runs.runs.receipt("old-4") == b"{}"
+
+
 def test_curves_go_with_their_run(runs: Store) -> None:
     """TensorBoard files of a removed run go, and those of a kept one and of no run stay."""
     for name in ("old-1", "old-4", "mine"):

@@ -1,5 +1,6 @@
 """A training that loses devices goes on with those that are left, and ends as the one that lost none."""
 
+import json
 import os
 import signal
 from collections.abc import Collection, Mapping, Sequence
@@ -65,7 +66,7 @@ def test_a_killed_device_costs_no_round_that_others_hold(
     tmp_path: Path,
 ) -> None:
     """A group's other members hold what the lost one held: its round is run again at once. What it alone held is read
-    from the newest checkpoint, by all devices, in the same processes.
+    from the newest checkpoint, by all devices, in the same processes. The metrics keep the plan without it.
     """
     found = losing(ready, plan(ready.units, *shape), tmp_path, 4, killed)
     assert [each.split(" after ")[0] for each in found.failures] == [f"device d{killed} was lost"]
@@ -74,6 +75,9 @@ def test_a_killed_device_costs_no_round_that_others_hold(
     assert from_round == int(again.split()[4]), "forecasts are not compared with rounds of another plan"
     assert metrics.median_round_s == median(each.round_s for each in metrics.rounds[:from_round])
     assert told(found)[-1].startswith(again), told(found)
+    plans = json.loads((tmp_path / "output" / "metrics" / "plans.json").read_text())
+    trained = [share["device"] for lane in plans[-1]["lanes"] for part in lane["segments"] for share in part["shares"]]
+    assert set(trained) == set(again.split(":")[0].rpartition(" on ")[2].split(", "))
     assert_same_end(whole, tmp_path)
 
 

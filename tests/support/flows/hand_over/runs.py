@@ -1,17 +1,23 @@
 """A run whose model was trained, and what its checkpoint gives in memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.tasks import TEXT_TASKS
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.models.base_files import write_base_files
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.skeleton import canonical_names, saved_configuration
-from fleetune.store import RunRecord
+from fleetune.store import KeyRecord, RunRecord, StageRecord, Store, stage_key
+from fleetune.store.stage_key import flatten_config
 from flows.hand_over.trained_run import TrainedRun
+from flows.receipt import write_receipt
+from tests.support.drawing.contents import content
 from tests.support.evaluation.instances import BERT, LORA, model_folder, moved, started, text_data
 
 WHOLE = ModelRequest(task="sequence-classification", config=BERT)
@@ -32,6 +38,7 @@ def run_of(folder: Path, request: ModelRequest) -> tuple[TrainedRun, Any]:
     """The run, whose checkpoint is written as training writes it, and its model in memory. Its data are texts, also
     where the model reads images."""
     start = model_folder(folder / "model-artifact", request)
+    write_base_files(request, start)
     data = text_data(folder / "data", request.task if request.task in TEXT_TASKS else WHOLE.task)
     model = moved(started(start, request))
     names = canonical_names(model)
@@ -54,6 +61,39 @@ def run_of(folder: Path, request: ModelRequest) -> tuple[TrainedRun, Any]:
         stages=(),
     )
     return TrainedRun(run=record, checkpoint=checkpoint, model=start, data=data.folder, scores=scores()), model.eval()
+
+
+def stored_run(folder: Path, request: ModelRequest) -> tuple[Store, RunRecord]:
+    """The same run in a store below `folder`, done, with its receipt."""
+    found, _ = run_of(folder, request)
+    store, training = Store(folder / "runs"), content().training
+    assert training is not None
+    folders = {"model": found.model, "data": found.data, "checkpoint": found.checkpoint}
+    for kind in ("plan", "metrics", "evaluation"):
+        folders[kind] = folder / f"made-{kind}"
+        folders[kind].mkdir()
+    (folders["plan"] / "plan.json").write_text("{}")
+    json_io.write(training, folders["metrics"] / "training.json")
+    json_io.write(scores(), folders["evaluation"] / "evaluation.json")
+    made_by = {
+        "prepare": ("model", "data"),
+        "plan": ("plan",),
+        "train": ("checkpoint", "metrics"),
+        "evaluate": ("evaluation",),
+    }
+    stages, known = [], dict[str, str]()
+    for name, kinds in made_by.items():
+        settings = {f"config.{key}": text for key, text in flatten_config({"rounds": 3}, "training").items()}
+        ingredients = {"stage": name, "package.torch": "1", **settings}
+        key, inputs = stage_key(ingredients), dict(known)
+        outputs = {kind: store.put(kind, folders[kind], stage_key=key, inputs=inputs) for kind in kinds}
+        store.keep_key(key, KeyRecord(stage=name, run=found.run.id, outputs=outputs, ingredients=ingredients))
+        stages.append(StageRecord(stage=name, key=key, state="done", inputs=inputs, outputs=outputs))
+        known.update(outputs)
+    record = replace(found.run, stages=tuple(stages))
+    store.runs.save(record)
+    write_receipt(store, record)
+    return store, record
 
 
 def scores() -> EvaluationMetrics:

@@ -1,0 +1,70 @@
+"""Proves that an exported folder is what a run trained: by the receipt in its card, and by exporting once more."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from fleetune.contracts import json_io
+from fleetune.errors import Refused
+from fleetune.filesystem import file_digest
+from fleetune.store import Store
+from flows.hand_over.export import ADAPTER, CARD, export
+from flows.hand_over.trained_run import trained_run
+from flows.receipt import Receipt, check_run
+
+HEADING = "## Receipt"
+SETTINGS = ("config.json", "adapter_config.json")
+
+
+def is_exported(name: str) -> bool:
+    """True if a name of `fleetune verify` is that of a model's folder."""
+    return any((Path(name) / file).is_file() for file in SETTINGS)
+
+
+def prove(store: Store, folder: Path, note: Callable[[str], None]) -> str:
+    """Return the id of the run that trained the model in a folder. Refused: the first file that it has not made.
+
+    An adapter that was merged is merged again. Whatever the card says besides its receipt is not compared.
+    """
+    told = _receipt(folder)
+    run = store.runs.load(told.run)
+    if run.id != told.run or check_run(store, run, note) != told:
+        raise Refused(f"{folder / CARD}: its receipt is not that of run {told.run} in this store")
+    found = trained_run(store, run.id)
+    adapter = (folder / "adapter_config.json").exists()
+    ways = (not adapter,) if (found.checkpoint / ADAPTER).is_dir() else (False, True)
+    faults = []
+    for merge in ways:
+        with tempfile.TemporaryDirectory(prefix="fleetune-") as scratch:
+            faults.append(_first_difference(folder, export(found, Path(scratch) / "again", merge)))
+        if not faults[-1]:
+            return run.id
+    raise Refused(f"{faults[0]}; it is not what run {run.id} trained")
+
+
+def _receipt(folder: Path) -> Receipt:
+    """The receipt in a card."""
+    try:
+        text = (folder / CARD).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    block = text.rpartition(HEADING)[2].partition("```json\n")[2].partition("```")[0]
+    if not block:
+        raise Refused(f"{folder / CARD}: it has no receipt; export the model again, or give a run")
+    return json_io.parse(Receipt, block, str(folder / CARD))
+
+
+def _first_difference(folder: Path, made: Path) -> str:
+    """Describe the first file of a folder that is missing, added or another one; hidden files and the card aside."""
+    there, wanted = ({path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+                     for root in (folder, made))  # fmt: skip
+    for name in sorted(there.keys() | wanted.keys()):
+        if name == CARD or name.startswith("."):
+            continue
+        if name not in there:
+            return f"{folder / name}: file is missing"
+        if name not in wanted:
+            return f"{folder / name}: file was added"
+        if file_digest(there[name]) != file_digest(wanted[name]):
+            return f"{folder / name}: its content is another"
+    return ""

@@ -1,0 +1,151 @@
+"""A run's receipt ties its model to what it came from; what was handed over is proved by it."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
+
+from fleetune.store import RunRecord, Store
+from flows.cli.app import app
+from flows.hand_over.export import export
+from flows.hand_over.trained_run import trained_run
+from tests.support.flows.hand_over.runs import WHOLE, base_folder, plain, stored_run
+
+
+def verified(store: Store, *asked: str) -> Result:
+    """The end of `fleetune verify`."""
+    return CliRunner().invoke(app, ["verify", *asked, "--root", store.root])
+
+
+def sha256(path: Path) -> str:
+    """Of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def flip(path: Path) -> None:
+    """Change the last bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def rewritten(path: Path, old: str, new: str) -> None:
+    """Replace words of a text file."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
+    """A folder with a base, and a store with a run that trained an adapter on it."""
+    folder = tmp_path_factory.mktemp("run")
+    return folder, stored_run(folder, base_folder(folder / "base"))[1]
+
+
+@pytest.fixture
+def run(made: tuple[Path, RunRecord], request: pytest.FixtureRequest) -> tuple[Path, Store, RunRecord]:
+    """The same, put back as it was afterwards: its base has one place."""
+    folder, record = made
+    kept = folder.with_name(f"{folder.name}-kept")
+    shutil.copytree(folder, kept)
+
+    def restore() -> None:
+        shutil.rmtree(folder)
+        kept.rename(folder)
+
+    request.addfinalizer(restore)
+    return folder, Store(folder / "runs"), record
+
+
+def test_a_receipt_names_what_the_run_came_from_and_made(run: tuple[Path, Store, RunRecord]) -> None:
+    """Digests are those of the files themselves; each link's hash covers the link before it."""
+    folder, store, record = run
+    receipt = plain(folder / "runs" / "runs" / record.id / "receipt.json")
+    links = {link["name"]: link["digests"] for link in receipt["links"]}
+    assert list(links) == ["base", "data", "code", "config", "plans", "commits", "weights", "evaluation"]
+    assert links["base"]["model.safetensors"] == sha256(folder / "base" / "model.safetensors")
+    checkpoint = store.folder("checkpoint", record.outputs["checkpoint"])
+    name = "adapter/adapter_model.safetensors"
+    assert links["weights"] == {"checkpoint": checkpoint.name, name: sha256(checkpoint / name)}
+    assert links["data"] == {"data": record.outputs["data"]}
+    assert links["evaluation"]["input checkpoint"] == checkpoint.name
+    before = ""
+    for link in receipt["links"]:
+        text = json.dumps([before, link["name"], link["digests"]], sort_keys=True, ensure_ascii=False)
+        before = hashlib.sha256(text.encode()).hexdigest()
+        assert link["chain"] == before
+    ended = verified(store, record.id)
+    assert ended.exit_code == 0 and f"its receipt holds: {', '.join(links)}" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        ("base", "model.safetensors is not what the run was trained on"),
+        ("data", "data artifact is corrupt"),
+        ("code", "the key of stage prepare is not that of its record"),
+        ("config", "stage prepare ran with another training.rounds"),
+        ("plans", "plan artifact is corrupt"),
+        ("commits", "metrics artifact is corrupt"),
+        ("weights", "checkpoint artifact is corrupt"),
+        ("evaluation", "evaluation artifact is corrupt"),
+        ("evaluation", "the receipt itself was changed"),
+    ],
+)
+def test_the_first_link_that_breaks_is_named(run: tuple[Path, Store, RunRecord], link: str, said: str) -> None:
+    """One bit of the base, an artifact, a setting in the record or the receipt is found, and ends with 64."""
+    folder, store, record = run
+    root = folder / "runs"
+    artifact = {"data": "data", "plans": "plan", "commits": "metrics", "weights": "checkpoint"}.get(link, link)
+    if link == "base":
+        flip(folder / "base" / "model.safetensors")
+    elif link == "code":
+        rewritten(root / "keys" / f"{record.stages[0].key}.json", '"package.torch": "1"', '"package.torch": "2"')
+    elif link == "config":
+        rewritten(root / "runs" / record.id / "run.json", '"rounds": 3', '"rounds": 4')
+    elif "itself" in said:
+        receipt = root / "runs" / record.id / "receipt.json"
+        rewritten(receipt, plain(receipt)["links"][-1]["chain"], "0" * 64)
+    else:
+        place = root / "artifacts" / artifact / record.outputs[artifact]
+        flip(next(path for path in sorted(place.rglob("*")) if path.is_file() and path.name != "manifest.json"))
+    ended = verified(store, record.id)
+    assert ended.exit_code == 64 and f"the chain of {record.id} breaks at {link}: " in ended.stderr
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize("kind", ["whole", "adapter", "merged", "whole, merged"])
+def test_an_exported_folder_is_proved_to_be_what_was_trained(kind: str, tmp_path: Path) -> None:
+    """A whole model, an adapter, and one that was merged, which is merged again; weights that differ in one value and
+    a pickle that was added are not."""
+    adapter = kind in ("adapter", "merged")
+    store, record = stored_run(tmp_path, base_folder(tmp_path / "base") if adapter else WHOLE)
+    folder = export(trained_run(store, record.id), tmp_path / "out", merge="merged" in kind)
+    ended = verified(store, str(folder))
+    assert ended.exit_code == 0, ended.stderr
+    assert f"every file of its model is what run {record.id} trained" in ended.stdout
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    assert "pytorch_model.bin: file was added" in verified(store, str(folder)).stderr
+    (folder / "pytorch_model.bin").unlink()
+    weights = folder / ("adapter_model.safetensors" if kind == "adapter" else "model.safetensors")
+    tensors = load_file(weights)
+    next(iter(tensors.values())).view(-1)[0] += 1
+    save_file(tensors, weights, {"format": "pt"})
+    ended = verified(store, str(folder))
+    assert ended.exit_code == 64 and f"{weights.name}: its content is another" in ended.stderr
+
+
+def test_a_folder_of_another_run_is_refused(run: tuple[Path, Store, RunRecord], tmp_path: Path) -> None:
+    """A card whose receipt names a run of this store, but not what that run has, and a folder without a receipt."""
+    _, store, record = run
+    folder = export(trained_run(store, record.id), tmp_path / "out", merge=False)
+    digest = record.outputs["data"]
+    rewritten(folder / "README.md", f'"data": "{digest}"', f'"data": "{digest[::-1]}"')
+    assert "its receipt is not that of run numbers-1 in this store" in verified(store, str(folder)).stderr
+    (folder / "README.md").write_text("# mine\n")
+    assert "it has no receipt; export the model again, or give a run" in verified(store, str(folder)).stderr
