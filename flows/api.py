@@ -54,7 +54,7 @@ def run_made(context: RunContext, make: Callable[[RunContext], Runner], dry_run:
     log = CommandLog()
     runner = make(replace(context, listen=both(context.listen, log.hear)))
     planned = predict_run(runner)  # refuses stages that must be stored and are not, before anything starts
-    preflight.validate(planned)
+    preflight.validate(planned, dry_run)
     if dry_run:
         return planned
     prefect_server.check_configured_server()

@@ -23,7 +23,7 @@ from flows.preflight import predict_run
 from flows.runner import Runner
 from flows.store_root import store_root
 from flows.trackers.tracking import Tracking
-from flows.tracking import StageEvent
+from flows.tracking import StageEvent, reason
 from flows.without_prefect import run_without_prefect
 
 if TYPE_CHECKING:
@@ -157,5 +157,6 @@ def _plain(value: Any) -> Any:
 
 def _tell(event: StageEvent) -> None:
     if event.kind in TOLD:
-        sys.stdout.write(f"{event.stage:9} {event.kind}{' - ' if event.text else ''}{visible(event.text)}\n")
+        why = visible(reason(event.text))
+        sys.stdout.write(f"{event.stage:9} {event.kind}{' - ' if why else ''}{why}\n")
         sys.stdout.flush()

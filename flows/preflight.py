@@ -4,8 +4,9 @@ Only stages that will run are checked. Each check is a pure function of the pack
 """
 
 import dataclasses
+from pathlib import Path
 
-from fleetune.contracts.run_config import ModelRequest, RunConfig
+from fleetune.contracts.run_config import BUILT_IN, ModelRequest, RunConfig
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord
@@ -68,8 +69,11 @@ def _predict_stage(
     )
 
 
-def validate(planned: RunRecord) -> None:
-    """Refuse a predicted run that cannot succeed, naming the first problem; takes seconds at most."""
+def validate(planned: RunRecord, dry_run: bool = False) -> None:
+    """Refuse a predicted run that cannot succeed, naming the first problem; takes seconds at most.
+
+    A dry run also reads all rows of texts that lie here, which a run would do at once.
+    """
     config = planned.config
     running = {stage.stage for stage in planned.stages if stage.how == "ran"}
     if config.seed > MAX_SEED:
@@ -86,6 +90,8 @@ def validate(planned: RunRecord) -> None:
 
         validate_data(config.data, config.model.task)
         _validate_model(config.model)
+        if dry_run:
+            _validate_rows(config)
 
 
 def _validate_schedule(training: TrainingRequest) -> None:
@@ -103,6 +109,23 @@ def _validate_strategy(config: RunConfig) -> None:
     devices = None if joining else [device.name for device in config.fleet.devices]
     options = validate_request(config.strategy, devices, config.profile.scores)
     config.training.check_scored_rounds(getattr(options, "average_every_rounds", 0), config.strategy.name)
+
+
+def _validate_rows(config: RunConfig) -> None:
+    """Refuse what `prepare` would: lengths that the model does not have, bad rows, and labels that are no classes."""
+    from fleetune.data.sources import is_remote
+    from fleetune.data.writer import check_lengths, read_through
+    from fleetune.models.model_inputs import input_spec
+
+    model, data = config.model, config.data
+    if model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir():
+        return  # a name on the hub, whose files may not be here
+    spec = input_spec(model)
+    if not spec.is_text or data.local or is_remote(data):
+        return
+    check_lengths(data, spec)
+    if data.source not in BUILT_IN:
+        read_through(data, spec, config.seed)
 
 
 def _validate_model(model: ModelRequest) -> None:

@@ -36,8 +36,14 @@ FOLLOWERS = frozenset(spec.name for spec in STAGES if spec.follows)
 """Stages whose progress is that of the stage they follow."""
 NAME_OF_FORM = re.compile(r"[A-Z][a-z]+-[A-Z][A-Za-z' -]*")
 """Names that the form of the UI makes up, such as `Practical-Tang`."""
+SCHEDULED = "auto-scheduled"
+"""Prefect's tag of runs that a schedule made."""
 LATE_S = 600.0
 """A scheduled run that starts later than this after its time is dropped: the machine or the service was off."""
+FIELDS = {"from": "start_from"}
+"""Options of the command line -> fields of the form, where they differ."""
+CORRECTED = ("--set", "KEY=VALUE")
+"""Stands in the command after a refusal: without a change it would be refused again."""
 CONFIGURE = "configure"
 """The first task of a run. The UI draws the tasks of a run only if it has one when its page is opened."""
 
@@ -72,7 +78,7 @@ def _run(request: RunRequest, root: str) -> State[Any]:
         try:
             proven.append(_configure(request, Store(root), log))
         except FleetuneError as error:
-            return failed_state(error, after_refusal(request, error, root))
+            return failed_state(in_words_of_form(error), after_refusal(request, error, root))
         return Completed(message="the config can be run")
 
     state: State[Any] = configure(return_state=True)
@@ -102,12 +108,18 @@ def _command(request: RunRequest, root: str) -> str:
 
 
 def after_refusal(request: RunRequest, error: FleetuneError, root: str) -> str:
-    """The command after an error before the run began: the same again, as a dry run until it is corrected."""
+    """The command after an error before the run began: a dry run of the same, with what has to be corrected."""
     if not isinstance(error, Refused):
         return _command(request, root)
     if str(error).startswith("base: "):
         return command(root, ["runs"])
-    return command(root, [*again("finetune", dataclasses.asdict(request)), "--dry-run"])
+    return command(root, [*again("finetune", dataclasses.asdict(request)), *CORRECTED, "--dry-run"])
+
+
+def in_words_of_form(error: FleetuneError) -> FleetuneError:
+    """The error with fields of the form where it names options of the command line."""
+    told = re.sub(r"--(from|only|until|force)\b", lambda found: FIELDS.get(found[1], found[1]), str(error))
+    return type(error)(told)
 
 
 def _configure(request: RunRequest, store: Store, log: RunLog) -> _Configured:
@@ -116,18 +128,26 @@ def _configure(request: RunRequest, store: Store, log: RunLog) -> _Configured:
     name_flow_run(configs.title(config) + (" · dry run" if request.dry_run else ""))
     runner = Runner(RunContext(store=store, listen=log.hear), config, selection_of(request, past))
     planned = predict_run(runner)
-    preflight.validate(planned)
+    preflight.validate(planned, request.dry_run)
     return _Configured(runner=runner, planned=planned)
 
 
 def _skipped(request: RunRequest, root: str) -> State[Any] | None:
     """The state of a scheduled run whose time is long past; None for any other run."""
     with get_client(sync_client=True) as client:
-        late = late_s(client.read_flow_run(flow_run.id), datetime.datetime.now(datetime.UTC))
+        run = client.read_flow_run(flow_run.id)
+        late = late_s(run, datetime.datetime.now(datetime.UTC))
+        if (tags := own_tags(run)) != run.tags:
+            client.update_flow_run(flow_run.id, tags=tags)
     if not late:
         return None
     message = f"its time was {late / 60:.0f} min ago: the machine was off; wait for its next time, or start it now"
     return Cancelled(name="Skipped", message=and_next(message, _command(request, root)))
+
+
+def own_tags(run: FlowRun) -> list[str]:
+    """The tags of a run without the one that says that a schedule made it, which a copy by hand has from its model."""
+    return [tag for tag in run.tags if tag != SCHEDULED or run.auto_scheduled]
 
 
 def late_s(run: FlowRun, now: datetime.datetime) -> float:

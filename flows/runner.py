@@ -112,9 +112,10 @@ class Runner:
         self.stop()
         interrupted = stopped if error is None else error is told or not isinstance(error, Exception)
         failure = error if isinstance(error, FleetuneError) else self.error or told
+        state = end_state(failure or error, interrupted)
         with self._open, suppress(OSError) if error or failure else nullcontext():  # a full disk takes no record
             self._tracker.update(
-                state=end_state(failure or error, interrupted),
+                state=state,
                 ended=self._tracker.now(),
                 error=str(failure or ""),
                 exit_code=failure.exit_code if failure else 0,

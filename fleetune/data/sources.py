@@ -158,7 +158,7 @@ def validate_data(request: DataRequest, task: str) -> None:
         if request.test_samples is not None and not stand_in.packed:
             _check_test_rows(request, open_source(request), request.test_samples)
         return
-    if _is_remote(request.source) or (isinstance(request.validation, str) and _is_remote(request.validation)):
+    if is_remote(request):
         return
     source = open_source(request)
     check_task(request, source, spec)
@@ -168,6 +168,11 @@ def validate_data(request: DataRequest, task: str) -> None:
             raise Told("{}: no samples in it; give at least one row", tables[0].name)
     if request.test_samples is not None:
         _check_test_rows(request, source, request.test_samples)
+
+
+def is_remote(request: DataRequest) -> bool:
+    """True if some of the data are names on the hub."""
+    return any(_is_remote(one) for one in (request.source, request.validation) if isinstance(one, str))
 
 
 def _is_remote(source: str) -> bool:

@@ -84,20 +84,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
     that was changed; both leave no files.
     """
     request, spec = asked.request, asked.spec
-    if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
-        raise Told(
-            "data: max_length is {max_length}, but the model has {max_positions} positions; set data.max_length to "
-            "at most {max_positions}",
-            max_length=request.max_length,
-            max_positions=spec.max_positions,
-        )
-    if spec.task == SEQ2SEQ and spec.max_positions is not None and (request.target_length or 0) > spec.max_positions:
-        raise Told(
-            "data: target_length is {target_length}, but the model has {max_positions} positions; set "
-            "data.target_length to at most {max_positions}",
-            target_length=request.target_length,
-            max_positions=spec.max_positions,
-        )
+    check_lengths(request, spec)
     source = open_source(request)
     check_task(request, source, spec)
     with _atomic_folder(folder) as part:
@@ -128,6 +115,33 @@ def ensure_data(asked: Preparation, folder: Path) -> None:
         except TryAgain:
             shutil.rmtree(folder)
     write_data(asked, folder)
+
+
+def check_lengths(request: DataRequest, spec: InputSpec) -> None:
+    """Refuse lengths beyond the positions of the model."""
+    if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
+        raise Told(
+            "data: max_length is {max_length}, but the model has {max_positions} positions; set data.max_length to "
+            "at most {max_positions}",
+            max_length=request.max_length,
+            max_positions=spec.max_positions,
+        )
+    if spec.task == SEQ2SEQ and spec.max_positions is not None and (request.target_length or 0) > spec.max_positions:
+        raise Told(
+            "data: target_length is {target_length}, but the model has {max_positions} positions; set "
+            "data.target_length to at most {max_positions}",
+            target_length=request.target_length,
+            max_positions=spec.max_positions,
+        )
+
+
+def read_through(request: DataRequest, spec: InputSpec, seed: int) -> None:
+    """Read and check every row, and number the classes, as `write_data` does first, and write nothing."""
+    check_lengths(request, spec)
+    job = Job(asked=Preparation(request=request, spec=spec, seed=seed), source=open_source(request), folder=Path())
+    check_task(request, job.source, spec)
+    if not job.source.packed and not has_sequences(job):
+        _label_mapping(job, survey(job))
 
 
 def _written(job: Job) -> Written:
@@ -214,9 +228,26 @@ def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
         return LabelMapping(names=(job.source.label_column,), label_ids={})
     if shared is None:
         least = 1 if predicts_labels(spec.task) else 2
+        _refuse_ids(job, surveys[TRAIN])
         return map_labels(found, job.source, spec.labels, job.asked.local_labels, least)
     spelled = spell_labels(found, job.source)
     return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
+
+
+LEAST_ROWS = 20
+"""In fewer rows, labels that are all different may be classes."""
+
+
+def _refuse_ids(job: Job, found: Survey) -> None:
+    """Refuse labels of which no two rows have the same: they are names or numbers of rows, and nothing is learned."""
+    if len(found.label_indices) == len(found.labels) >= LEAST_ROWS:
+        raise Told(
+            "{table}: each of the {rows} rows has another label in column {column!r}, as if it named the rows; set "
+            "data.label_column to the column of classes",
+            table=job.source.train[0].name,
+            rows=len(found.labels),
+            column=job.source.label_column,
+        )
 
 
 def _training_notes(

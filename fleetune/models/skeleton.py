@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers import initialization as init
+from transformers.pytorch_utils import Conv1D
 
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.contracts.tasks import head_of, predicts_tokens
@@ -113,7 +114,7 @@ def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ..
 
 def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...]) -> nn.Module:
     """Wrap a model with PEFT's LoRA layers; `saved` modules have none, are fully trained and saved with it."""
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, NoMatchingPeftModuleError, get_peft_model
 
     settings = LoraConfig(
         r=lora.r,
@@ -128,9 +129,26 @@ def with_adapters(model: nn.Module, lora: Lora, task: str, saved: tuple[str, ...
             warnings.simplefilter("ignore")  # PEFT warns about transposed weights, which it handles
             return get_peft_model(model, settings)
     except ValueError as error:
-        raise Refused(
-            f"model: lora.targets {lora.targets!r} fit no layer ({str(error).splitlines()[0][:160]})"
-        ) from None
+        if not isinstance(error, NoMatchingPeftModuleError):
+            raise Refused(f"model: lora.targets {lora.targets!r}: {str(error).splitlines()[0][:160]}") from None
+        fitting = ", ".join(adaptable(model, saved))
+        raise Refused(f"model: lora.targets {lora.targets!r} fit no layer; the layers are {fitting}") from None
+
+
+def adaptable(model: nn.Module, saved: tuple[str, ...] = ()) -> list[str]:
+    """Names of the layers to which LoRA can be added, as lora.targets takes them, each once, in the model's order.
+
+    The output layer is left out, and whole modules that are `saved` beside the adapters.
+    """
+    output = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
+    found = dict.fromkeys(
+        ".".join(parts[-2:] if parts[-1].isdecimal() else parts[-1:])
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.Conv2d | Conv1D)
+        and module is not output
+        and not set(parts := name.split(".")) & set(saved)
+    )
+    return list(found)
 
 
 def saved_configuration(folder: Path) -> PretrainedConfig:

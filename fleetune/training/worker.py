@@ -274,7 +274,7 @@ class _Worker:
     def _fail(self, error: Exception) -> None:
         """Report the error of a thread that writes."""
         with suppress(OSError):  # the log's disk may be full
-            print(traceback.format_exc(), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
+            print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)  # noqa: T201 - the worker's log
         if is_out_of_memory(error):
             os._exit(OUT_OF_MEMORY_EXIT_CODE)  # the coordinator reports the device's memory
         if isinstance(error, torch.AcceleratorError):

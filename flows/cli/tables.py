@@ -131,7 +131,7 @@ def print_run(console: Console, run: RunRecord, results: "Results | None") -> No
     )
     console.print(stages_table(run))
     _print_results(console, results)
-    if run.error:
+    if run.error and all(stage.error != run.error for stage in run.stages):  # else the table has it
         console.print(Text(run.error, style="red"))
     if run.state in ENDED_BADLY:
         again = f"fleetune rerun {run.id}"
@@ -255,7 +255,8 @@ def _beside(forecast_bytes: float, measured_bytes: float) -> tuple[str, str, str
 def print_removal(console: Console, removal: "Removal") -> None:
     """Print what `fleetune gc` removed, or would, the runs that stay and why, and what it left alone."""
     counted = Counter(one.what for one in removal.removed)
-    named = [f"{many} {word}{'s' if many > 1 and word != 'unfinished work' else ''}" for word, many in counted.items()]
+    plural = {word: word if word.endswith(("s", "work")) else f"{word}s" for word in counted}
+    named = [f"{many} {plural[word] if many > 1 else word}" for word, many in counted.items()]
     verb = "would free" if removal.dry_run else "freed"
     console.print(f"{verb} {size(removal.freed_bytes)}: {', '.join(named)}" if named else "nothing to remove")
     table = new_table("removed" if not removal.dry_run else "would remove", "", "size")

@@ -20,7 +20,7 @@ from fleetune.store.runs import COMPARISON, new_run_id
 from flows import api
 from flows.comparison import archive
 from flows.comparison.figures import common_loss, load_fleet, planned_row, trained_row, with_target
-from flows.comparison.pages import verdict
+from flows.comparison.pages import reasons, verdict
 from flows.comparison.record import FAILED, INFEASIBLE, PLANNED, REFUSED, ComparedStrategy, Comparison
 from flows.context import RunContext, StageSelection
 from flows.form import AS_GIVEN, RunRequest, config_of, names_in
@@ -306,4 +306,4 @@ def _no_plan(rows: Sequence[ComparedStrategy]) -> FleetuneError:
     refused."""
     kinds: dict[str, type[FleetuneError]] = {FAILED: TryAgain, INFEASIBLE: Infeasible, REFUSED: Refused}
     kind = next(error for state, error in kinds.items() if any(row.state == state for row in rows))
-    return kind("no strategy has a plan: " + "; ".join(f"{row.name}: {row.why}" for row in rows))
+    return kind("no strategy has a plan: " + "; ".join(reasons(rows)))

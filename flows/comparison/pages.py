@@ -1,5 +1,6 @@
 """A comparison for people: its verdict, its tables as Markdown, its charts, and the page that the store keeps."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -148,7 +149,7 @@ def _amount(amounts: tuple[DeviceAmount, ...], device: str) -> float | None:
 
 def notes(comparison: Comparison) -> tuple[str, ...]:
     """A sentence for each strategy that has no plan, or that is not trained."""
-    told = [f"{row.name}: {row.why}" for row in comparison.strategies if row.why and not row.same_as]
+    told = reasons([row for row in comparison.strategies if not row.same_as])
     told += [
         f"{row.name}: its plan is that of {row.same_as}, so that what is said and measured of one holds for both"
         for row in comparison.strategies
@@ -165,6 +166,14 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
         if row.forecast and row.average_every_rounds
     ]
     return tuple(told)
+
+
+def reasons(rows: Sequence[ComparedStrategy]) -> list[str]:
+    """`dp and pp: device a lacks 5 bytes`: a sentence for each reason, with all strategies that have it."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        names.setdefault(row.why, []).append(row.name)
+    return [f"{listed(named)}: {why}" for why, named in names.items() if why]
 
 
 def charts(comparison: Comparison) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from flows.comparison.record import FAILED, INFEASIBLE, REFUSED, Comparison
 from flows.context import RunContext
 from flows.flow_run_watch import is_down, stopped_by_down
 from flows.next_step import again, and_next, command
-from flows.requested_run import CONFIGURE, name_flow_run, remember
+from flows.requested_run import CONFIGURE, CORRECTED, name_flow_run, remember
 from flows.run_log import RunLog
 from flows.run_pages.page import Page, links_of
 from flows.run_pages.publication import Logger, create
@@ -92,7 +92,7 @@ def words_after_refusal(request: CompareRequest, error: Refused) -> list[str]:
     without training: it starts with its plans."""
     if str(error).startswith("base: "):
         return ["runs"]
-    return again("compare", dataclasses.asdict(dataclasses.replace(request, train=False)))
+    return [*again("compare", dataclasses.asdict(dataclasses.replace(request, train=False))), *CORRECTED]
 
 
 class _Tasks(Steps):

@@ -61,7 +61,8 @@ class RunPoints:
         """Rounds of scored states -> number of points before those of the scores, which come later than the round."""
 
     def read(self, over: bool) -> list[Point]:
-        """Return all points of the run, in the order in which they were measured.
+        """Return all points of the run, those of each name in the order of their steps: TensorBoard's default loader
+        forgets all that it has read of a name when an earlier step follows.
 
         over: whether the run has ended. Before, a round whose commit is not in the event log yet is left out.
         """
@@ -70,11 +71,12 @@ class RunPoints:
         if train is None or not (train.key or train.outputs):
             return []
         source = self._source_of(train)
-        points = self._of_rounds(run, source, _seconds(train.started or run.started), over)
-        if source.trained is not None:
-            points += _of_training(source.trained, _seconds(train.ended or run.started))
-            points += self._of_evaluation(run, source.trained)
-        return points
+        began_s = _seconds(train.started or run.started)
+        points = self._of_rounds(run, source, began_s, over)
+        if source.trained is None:
+            return points
+        before, after = self._of_evaluation(run, source.trained, began_s)
+        return [*before, *points, *_of_training(source.trained, _seconds(train.ended or run.started)), *after]
 
     def _source_of(self, train: StageRecord) -> "_Source":
         metrics = train.outputs.get("metrics")
@@ -143,19 +145,24 @@ class RunPoints:
         model = run.config.model
         self._at_peak_s = round_at_peak_s(fleet, profile, plan, model.mixed_precision or model.precision)
 
-    def _of_evaluation(self, run: RunRecord, trained: TrainingMetrics) -> list[Point]:
+    def _of_evaluation(
+        self, run: RunRecord, trained: TrainingMetrics, began_s: float
+    ) -> tuple[list[Point], list[Point]]:
+        """Return the points of the scores before and after training, as far as no others say them."""
         stage = _stage(run, EVALUATE.name)
         digest = stage.outputs.get("evaluation") if stage else None
         if stage is None or digest is None:
-            return []
+            return [], []
         found = json_io.read(EvaluationMetrics, self._store.folder("evaluation", digest) / "evaluation.json")
         at_s = _seconds(stage.ended or run.started)
         before = {f"test/{score.name}": score.before for score in found.scores}
         after = {f"test/{score.name}": score.after for score in found.scores}
         rounds = trained.result_rounds or len(trained.rounds)
-        known = any(each.rounds == rounds for each in trained.scores)
-        points = [Point(step=0, at_s=at_s, values=before)]
-        return points if known else [*points, Point(step=rounds, at_s=at_s, values=after)]
+        known = {each.rounds for each in trained.scores}
+        return (
+            [] if 0 in known else [Point(step=0, at_s=began_s, values=before)],
+            [] if rounds in known else [Point(step=rounds, at_s=at_s, values=after)],
+        )
 
 
 def _of_training(trained: TrainingMetrics, at_s: float) -> list[Point]:

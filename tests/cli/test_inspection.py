@@ -190,14 +190,18 @@ def test_gc(call: Call, root: Path) -> None:
         add_run(root, number, rounds=number)
     planned = document(call("gc", "--keep", "1", "--dry-run", "--json"))
     assert {run.id for run in Store(root).runs.all()} == {"small-1", "small-2", "small-3"}
-    assert "would free" in call("gc", "--keep", "1", "--dry-run").stdout
+    for run in ("small-1", "small-2"):
+        (root / "tensorboard" / run).mkdir(parents=True)
+    said = call("gc", "--keep", "1", "--dry-run").stdout
+    assert "would free" in said and "2 TensorBoard files\n" in said, "no filess"
+    shutil.rmtree(root / "tensorboard")
     done = document(call("gc", "--keep", "1", "--json"))
     assert {**planned, "dry_run": False} == done
     assert done["freed_bytes"] == sum(one["bytes"] for one in done["removed"]) > 0
-    assert done["kept"] == [{"run": "small-3", "why": "one of the 1 newest"}]
+    assert done["kept"] == [{"run": "small-3", "why": "the newest trained small"}]
     assert document(call("verify", "small-3", "--json"))["ok"]
     shown = call("gc", "--keep", "1").stdout
-    assert "nothing to remove" in shown and "one of the 1 newest" in shown
+    assert "nothing to remove" in shown and "the newest trained small" in shown
     assert call("gc", "--keep", "-1").exit_code == 64
 
 

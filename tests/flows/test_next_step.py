@@ -183,7 +183,10 @@ def test_a_comparison_names_the_next_command(found: Comparison, simulated: bool,
     ("said", "words"),
     [
         ("base: 'x' is neither a run file nor a past run", "runs"),
-        ("train: device a is simulated", "compare configs/runs/demo.yaml --strategies dp,pp --set training.rounds=3"),
+        (
+            "train: device a is simulated",
+            "compare configs/runs/demo.yaml --strategies dp,pp --set training.rounds=3 --set KEY=VALUE",
+        ),
     ],
 )
 def test_a_refused_comparison_names_the_next_command(said: str, words: str) -> None:
@@ -204,7 +207,7 @@ def test_a_refused_comparison_names_the_next_command(said: str, words: str) -> N
         (
             "Refused",
             lambda: refused_before(Refused("training: rounds is -1")),
-            ["run", "configs/runs/demo.yaml", "--set", "training.rounds=3", "--dry-run"],
+            ["run", "configs/runs/demo.yaml", "--set", "training.rounds=3", "--set", "KEY=VALUE", "--dry-run"],
         ),
         ("Refused", lambda: refused_before(Refused("base: 'x' is neither"), "x"), ["runs"]),
         (

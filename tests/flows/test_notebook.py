@@ -30,6 +30,7 @@ def test_a_script_from_stdin_plans_and_plans_again_by_what_is_stored(tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     assert "pp, a round takes" in done.stdout
+    assert "plan      reused - same key as" in done.stdout and "reused - reused" not in done.stdout
 
 
 def test_a_cell_runs_beside_an_event_loop_and_says_what_is_wrong(tmp_path: Path) -> None:

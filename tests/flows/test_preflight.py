@@ -45,7 +45,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a device of an option": ({"strategy": {"options": {"devices": ["fats"]}}}, "device is 'fats'; allowed are fast"),
     "a method": ({"strategy": {"name": "asteroid", "options": {"method": "x"}}}, "method is 'x'; allowed are search"),
     "scores": ({"strategy": {"name": "d2ft"}}, "set profile.scores=true"),
-    "targets": ({"model": {"lora": {"targets": ["nothing"]}}}, "lora.targets .* fit no layer"),
+    "targets": (
+        {"model": {"lora": {"targets": ["nothing"]}}},
+        "lora.targets .* fit no layer; the layers are query, key, value, dense$",
+    ),
     "tied targets": (
         {"model": {"task": "causal-lm", "config": {"model_type": "gpt2"}, "lora": {"targets": ["wte"]}}},
         "fit transformer.wte, whose weight another layer shares",
@@ -83,6 +86,24 @@ def test_nothing_is_started_for_it(case: str, dry: bool, tmp_path: Path) -> None
     with pytest.raises(Refused, match=says):
         api.run(config(tmp_path, **sections), root=tmp_path / "kept", dry_run=dry, listen=heard.append)
     assert heard == [], "the first event comes before the start of the pipeline's engine"
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"max_length": 513}, "max_length is 513, but the model has 512 positions; set data.max_length to at most 512"),
+        ({"label_column": "id"}, "each of the 40 rows has another label in column 'id', as if it named the rows"),
+        ({"label_column": "late"}, "line 41 has no label in column 'late'"),
+    ],
+)
+def test_a_dry_run_finds_what_prepare_would_refuse(data: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Bug: only the first row was looked at, and the model's positions (BERT's 512) not at all, until prepare ran."""
+    made = config(tmp_path, data=data)
+    rows = (f"t{n},{n % 2},i{n},{'x' if n < 39 else ''}\n" for n in range(40))
+    (tmp_path / "rows.csv").write_text("text,label,id,late\n" + "".join(rows))
+    with pytest.raises(Refused, match=said):
+        api.run(made, root=tmp_path / "kept", dry_run=True)
     assert not (tmp_path / "kept").exists()
 
 

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prefect.utilities.names import generate_slug
 
-from flows.requested_run import is_made_up
+from fleetune.errors import Refused
+from flows.requested_run import in_words_of_form, is_made_up, own_tags
 
 
 def test_names_that_prefect_makes_up_are_recognized() -> None:
@@ -28,3 +31,17 @@ def test_a_refusal_needs_no_library_of_a_run() -> None:
     program = f"import sys, flows.finetune; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_copy_by_hand_is_no_scheduled_run() -> None:
+    """Prefect copies all tags of a run, also the one that says that a schedule made it; it stays with those alone."""
+    for scheduled, tags in ((True, ["fleetune", "auto-scheduled"]), (False, ["fleetune"])):
+        run: Any = SimpleNamespace(tags=["fleetune", "auto-scheduled"], auto_scheduled=scheduled)
+        assert own_tags(run) == tags
+
+
+def test_the_form_has_fields_and_no_options() -> None:
+    """Bug: whoever filled in a form was told about --from, which it calls start_from."""
+    told = in_words_of_form(Refused("stage plan has to run first; give --from plan instead of --from train, or --only"))
+    assert type(told) is Refused
+    assert str(told) == "stage plan has to run first; give start_from plan instead of start_from train, or only"

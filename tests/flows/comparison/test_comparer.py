@@ -171,6 +171,13 @@ def test_no_plan_at_all(store: Store, pipeline: StandIn, errors: dict[str, Any],
     assert len(archive.every(store)) == 1
 
 
+def test_one_reason_is_said_once(pipeline: StandIn) -> None:
+    """Bug: the same sentence stood there once for each strategy."""
+    pipeline.errors = {(name, "plan"): Refused("no layer is trained") for name in ("single", "dp", "pp")}
+    with pytest.raises(Refused, match=r"^no strategy has a plan: single, dp and pp: no layer is trained$"):
+        compared(pipeline, "single", "dp", "pp")
+
+
 def test_a_fleet_that_cannot_be_measured_ends_it(store: Store, pipeline: StandIn) -> None:
     """An error of the measuring run is the comparison's: no strategy can be planned."""
     pipeline.errors = {("single", "discover"): TryAgain("device b does not answer")}

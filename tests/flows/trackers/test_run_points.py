@@ -7,6 +7,8 @@ import pytest
 
 from fleetune.contracts.metrics import RoundScores
 from flows.trackers.run_points import RunPoints
+from flows.trackers.tensorboard_files import TensorBoardFiles
+from tests.support.flows.trackers.event_file import scalars, served
 from tests.support.flows.trackers.runs import ENDED, LENGTHS, STARTED_S, TrainingRun
 
 ROUND_SAMPLES = 24
@@ -82,7 +84,8 @@ def test_rounds_that_are_run_again_replace_those_of_before(tmp_path: Path) -> No
 
 
 def test_the_end_of_a_run_adds_its_scores(tmp_path: Path) -> None:
-    """The points of a run that is done begin with those of its training, also when it was reused from another run."""
+    """The points of a run that is done are those of its training, with the scores from before it at their beginning and
+    those from after it at their end, also when it was reused from another run."""
     run = TrainingRun(tmp_path / "store")
     points = RunPoints(run.store, lambda: run.record)
     run.commit(list(run.made.training.rounds))
@@ -90,13 +93,13 @@ def test_the_end_of_a_run_adds_its_scores(tmp_path: Path) -> None:
     live = points.read(over=False)
     run.end()
     whole = points.read(over=True)
-    assert whole[:60] == live
-    peaks, before, after = whole[60:]
+    assert whole[1:61] == live
+    before, peaks, after = whole[0], *whole[61:]
     assert set(peaks.values) == {"memory_peak_bytes/a", "memory_peak_bytes/b", "memory_peak_bytes/c"}
     assert (before.step, before.values) == (0, {"test/accuracy": 0.1, "test/loss": 2.31})
     assert (after.step, after.values) == (60, {"test/accuracy": 0.86, "test/loss": 0.41})
     assert RunPoints(run.store, lambda: run.record).read(over=True) == whole
-    assert ENDED.endswith("04+00:00") and after.at_s == STARTED_S + 4
+    assert ENDED.endswith("04+00:00") and (before.at_s, after.at_s) == (STARTED_S, STARTED_S + 4)
 
 
 def test_a_run_that_broke_off_keeps_its_last_round(tmp_path: Path) -> None:
@@ -136,3 +139,25 @@ def test_scores_stay_where_they_were_first_seen(tmp_path: Path) -> None:
     assert [point.values for point in whole if point.step == 60 and "test/loss" in point.values] == [
         {"test/loss": 0.41}
     ]
+
+
+def test_tensorboards_server_shows_the_whole_curve_of_a_score(tmp_path: Path) -> None:
+    """The server that TensorBoard starts by default forgets later steps of a name when an earlier one follows: the
+    score from before the training, which is known last, is written first, and all trackers get that order."""
+    run = TrainingRun(tmp_path / "store")
+    scores = tuple(RoundScores(rounds=rounds, values={"loss": 2.0 - rounds / 64}) for rounds in (16, 32))
+    run.made = replace(run.made, training=replace(run.made.training, scores=scores))
+    run.commit(list(run.made.training.rounds))
+    run.log({round: 1.0 + round for round in range(60)})
+    points, files = RunPoints(run.store, lambda: run.record), TensorBoardFiles(tmp_path / "logs" / "demo-1")
+    files.update(points.read(over=False))
+    run.end()
+    whole = points.read(over=True)
+    files.update(whole)
+    files.close("done")
+    curve = [(0, 2.31), (16, 1.75), (32, 1.5), (60, 0.41)]
+    assert [(one.step, one.values["test/loss"]) for one in whole if "test/loss" in one.values] == curve
+    found = served(tmp_path / "logs" / "demo-1", "test/loss", len(curve))
+    assert [step for step, _ in found] == [0, 16, 32, 60]
+    assert [value for _, value in found] == pytest.approx([value for _, value in curve])
+    assert scalars(tmp_path / "logs" / "demo-1")["test/loss"] == found
