@@ -242,9 +242,9 @@ def _refuse_ids(job: Job, found: Survey) -> None:
     """Refuse labels of which no two rows have the same: they are names or numbers of rows, and nothing is learned."""
     if len(found.label_indices) == len(found.labels) >= LEAST_ROWS:
         raise Told(
-            "{table}: each of the {rows} rows has another label in column {column!r}, as if it named the rows; set "
+            "{}: each of the {rows} rows has another label in column {column!r}, as if it named the rows; set "
             "data.label_column to the column of classes",
-            table=job.source.train[0].name,
+            job.source.train[0].name,
             rows=len(found.labels),
             column=job.source.label_column,
         )

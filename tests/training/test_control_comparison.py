@@ -16,7 +16,7 @@ from tests.support.training.unsplit_training import Control, Order, train_unspli
 
 SHARDS = [(0, 3), (3, 8)]
 TRAINING = TrainingRequest(
-    rounds=4, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, optimizer="sgd", momentum=0.9, clip_norm=0.5
+    rounds=8, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, optimizer="sgd", momentum=0.9, clip_norm=0.5
 )
 
 
