@@ -16,6 +16,7 @@ from fleetune.contracts.record import (
     positive,
     record,
 )
+from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import Refused
 
 LOCAL = "local"
@@ -90,6 +91,11 @@ class Engine:
             port = parts.port
         except ValueError:
             raise Refused(f"{owner}: address {self.address!r} has no usable port; write tcp://HOST:PORT") from None
+        if holds_password(self.address):
+            raise Refused(
+                f"{owner}: its address holds a password, which would be kept with the run and shown; leave it out and "
+                "let ssh use a key"
+            )
         complete = bool(parts.path.strip("/")) if parts.scheme == "unix" else bool(parts.hostname)
         if parts.scheme not in SCHEMES or not complete:
             raise Refused(

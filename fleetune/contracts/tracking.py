@@ -6,6 +6,7 @@ No result depends on it, so it is part of no stage key: a run that is tracked el
 from urllib.parse import urlsplit
 
 from fleetune.contracts.record import one_of, record
+from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import Refused
 
 WANDB_MODES = ("online", "offline")
@@ -45,7 +46,7 @@ class MlflowRequest:
             split = urlsplit(self.uri)
         except ValueError as error:
             raise Refused(f"tracking.mlflow: uri cannot be read ({error}); give one such as http://host:5000") from None
-        if split.password is not None or (split.username is not None and split.scheme in ("http", "https")):
+        if holds_password(self.uri) or (split.username is not None and split.scheme in ("http", "https")):
             raise Refused(
                 f"tracking.mlflow: uri names a user or password for {split.hostname}, which would be kept with the "
                 "run; leave them out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fleetune.contracts import json_io
+from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import Refused
 from fleetune.filesystem import check_utf8, expanded
 from fleetune.store.lock import Lock
@@ -231,6 +232,11 @@ def _open(root: str, cache: Path | None) -> tuple[Storage, Path]:
         local = Path(os.path.abspath(os.path.expanduser(root)))
         check_utf8("store", str(local))
         return LocalStorage(local), local
+    if holds_password(root):
+        raise Refused(
+            "store: its URL holds a password, which would be kept and shown in commands; leave it out and give it to "
+            "fsspec, such as by the variable FSSPEC_FTP_PASSWORD"
+        )
     import fsspec  # brings asyncio: only for stores that are elsewhere
     from fsspec.implementations.local import LocalFileSystem
 

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import psutil
 
 from fleetune.contracts.record import record
+from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.filesystem import check_home, check_utf8
 from fleetune.launching import Command, ProcessLauncher
@@ -45,8 +46,7 @@ class ServiceOptions:
 
 def refuse_password(database: str | None) -> None:
     """Refused when the words of a command line hold a password: every user of the machine can read them."""
-    parts = urlsplit(database or "")
-    if parts.password or "password" in parse_qs(parts.query):
+    if holds_password(database or ""):
         raise Refused(
             "--database: it holds a password, which every user of this machine could read in the list of processes;"
             f" put the password into ~/.pgpass, or the URL into the environment: read -rs {DATABASE}; export {DATABASE}"

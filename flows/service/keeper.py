@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from fleetune import filesystem
+from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import FleetuneError, Refused, TryAgain, by_exit_code
 from fleetune.launching import Command, Job, Launcher, ProcessLauncher
 from fleetune.linux import process_identity
@@ -243,8 +243,12 @@ def name_of(url: str) -> str:
     """How a database is called where no password may be told; empty URL: the file in the store."""
     if not url:
         return "SQLite in the store"
-    parts = urlsplit(url)
-    return f"{parts.scheme.partition('+')[0]}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    if holds_password(url):
+        rest = (
+            rest.rpartition("@")[2] if "@" in rest else ""
+        )  # what is left of a password with a ? in it tells its start
+    return f"{scheme.partition('+')[0]}://{rest.rpartition('@')[2]}"
 
 
 def ended_at_start(code: int, tail: str) -> FleetuneError:

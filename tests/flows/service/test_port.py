@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from fleetune import filesystem
 from fleetune.errors import Refused, TryAgain
@@ -75,7 +76,14 @@ def test_no_password_in_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Command lines are everybody's to read: a password in `--database` is refused before anything starts, in every
     place of a URL; without one, and in the environment, it is taken.
     """
-    for url in ("postgresql+asyncpg://ann:hush@db/prefect", "postgresql+asyncpg://ann@db/prefect?password=hush"):
+    for url in (
+        "postgresql+asyncpg://ann:hush@db/prefect",
+        "postgresql+asyncpg://ann:hu/sh?#hush@db/prefect",
+        "postgresql+asyncpg://ann@db/prefect?password=hush",
+        "postgresql+asyncpg://ann@db/prefect?sslpassword=hush",
+    ):
+        assert "hush" in str({make_url(url).password, *make_url(url).query.values()}), "as SQLAlchemy reads it"
+        assert "hu" not in name_of(url)
         with pytest.raises(Refused, match=r"--database: .* list of processes; .*~/\.pgpass") as refused:
             control.refuse_password(url)
         assert "hush" not in str(refused.value)

@@ -1,0 +1,28 @@
+"""Passwords in URLs, found as their consumers read them, which is not always as RFC 3986 has it."""
+
+import re
+from urllib.parse import parse_qsl, urlsplit
+
+UP_TO_AT = re.compile(r"[^:/?#]+://[^:/@]*:[^@]*@")
+"""SQLAlchemy, and with it MLflow, takes all between the first colon and the next @ for the password, also / ? and #."""
+NAMES = ("password", "passwd", "pwd", "sslpassword")
+"""Parameters after the ? of a URL that drivers of databases take for passwords."""
+WEB = ("http", "https")
+
+
+def holds_password(url: str) -> bool:
+    """True if whoever opens the URL finds a password in it."""
+    return any(map(_holds, url.split("::")))  # a chain, as fsspec takes it
+
+
+def _holds(url: str) -> bool:
+    if "://" not in url:
+        return False
+    if any(name.lower() in NAMES for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)):
+        return True
+    found = UP_TO_AT.match(url) is not None
+    try:
+        split = urlsplit(url)
+    except ValueError:
+        return found
+    return split.password is not None or (found and split.scheme not in WEB)
