@@ -148,7 +148,7 @@ def _from_files(
     tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
     config.architectures = config.architectures or []  # transformers looks for the class among them
     with torch.device("meta"):
-        kind = type(model_class(config, task).from_config(config, trust_remote_code=False))
+        kind = type(model_class(config, task).from_config(config, dtype=torch.float32, trust_remote_code=False))
     model, found = kind.from_pretrained(
         None, config=config, state_dict=tensors, trust_remote_code=False, output_loading_info=True, **settings
     )

@@ -10,11 +10,12 @@ from transformers import GenerationConfig, PretrainedConfig
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.models.source import requested_configuration, text_part
+from fleetune.models.source import is_text_part, requested_configuration, text_part
 from fleetune.models.stored_codes import SETTING
 
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
+PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 GENERATION = "generation_config.json"
 
 
@@ -42,6 +43,10 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     model.save_pretrained(target)
     if kept is not None and kept.exists():  # as it is: transformers writes none that it finds contradictory
         shutil.copyfile(kept, target / GENERATION)
+    if base is not None and not is_text_part(config, base):
+        for name in PROCESSORS:  # of what the model reads beside texts; training writes over its own
+            if (base / name).exists():
+                shutil.copyfile(base / name, target / name)
     name_no_code(target)
 
 

@@ -40,6 +40,7 @@ def base(folder: Path) -> Path:
     change(folder / "generation_config.json", top_k=5, **CODE)
     sides = {"padding_side": "left", "truncation_side": "left", "model_max_length": 10**30, "name_or_path": "/theirs"}
     change(folder / "tokenizer_config.json", **sides, **CODE)
+    (folder / "processor_config.json").write_text(json.dumps({"processor_class": "SomeProcessor", **CODE}))
     specials = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
     (folder / "special_tokens_map.json").write_text(json.dumps(specials))
     return folder
@@ -88,11 +89,12 @@ def test_the_tokenizer_is_the_bases(task: str, lora: Lora | None, tmp_path: Path
 @pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
 def test_no_settings_name_code(lora: Lora | None, tmp_path: Path) -> None:
     """Whoever loads the folder with trust_remote_code would run files of the base's author that are not in it; all
-    else of the generation settings stays."""
+    else of the settings for generation and for what the model reads beside texts stays."""
     source = base(tmp_path / "base")
     folder = exported(tmp_path, ModelRequest(task="causal-lm", source=str(source), lora=lora), rows(tmp_path))
     assert not [path.name for path in folder.rglob("*.json") if b'"auto_map"' in path.read_bytes()]
     if lora is None:
+        assert plain(folder / "processor_config.json") == {"processor_class": "SomeProcessor"}
         wanted = plain(source / "generation_config.json")
         del wanted["auto_map"]
         assert plain(folder / "generation_config.json") == wanted
