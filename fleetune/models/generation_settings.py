@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PretrainedConfig
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.models.source import is_text_part, requested_configuration, text_part
-from fleetune.models.stored_codes import SETTING
+from fleetune.models.stored_codes import SETTING, holds_codes
 
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
@@ -40,7 +40,8 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     if model.can_generate():
         copied = kept is not None and kept.exists()
         model.generation_config = GenerationConfig() if copied else _settings(config, base)
-    model.save_pretrained(target)
+    coded = base is not None and holds_codes(base)  # transformers would quantise again what it read of codes
+    model.save_pretrained(target, save_original_format=not coded)
     if kept is not None and kept.exists():  # as it is: transformers writes none that it finds contradictory
         shutil.copyfile(kept, target / GENERATION)
     if base is not None and not is_text_part(config, base):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fleetune.contracts import json_io
 from fleetune.errors import Refused
 
 if TYPE_CHECKING:
@@ -36,3 +37,9 @@ def dequantise_when_read(config: "PretrainedConfig", folder: Path) -> dict[str, 
             f"plain ones here ({reason}); give the model with plain weights (float16, bfloat16 or float32) as source"
         ) from None
     return {**settings, "dequantize": True}
+
+
+def holds_codes(folder: Path) -> bool:
+    """Return whether a folder's configuration says that its weights are quantised."""
+    settings = json_io.parse_plain((folder / "config.json").read_bytes(), str(folder / "config.json"))
+    return any(SETTING in part for part in (settings, *settings.values()) if isinstance(part, dict))

@@ -23,10 +23,12 @@ from transformers import (
 )
 
 from fleetune.contracts import json_io
-from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused
+from fleetune.evaluation.trained_model import write_merged
 from fleetune.models.export import export_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
+from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 
 Tensors = dict[str, torch.Tensor]
@@ -108,6 +110,29 @@ def test_weights_in_blocks_of_fp8_start_as_transformers_dequantises_them(tmp_pat
     again = AutoModelForCausalLM.from_pretrained(written, dtype=torch.float32)
     assert_same(again, ours)
     assert (again(IDS).logits - plain(IDS).logits).abs().max() < 0.1
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
+def test_a_merged_adapter_of_quantised_weights_is_written_plain(tmp_path: Path) -> None:
+    """transformers would quantise again on saving what it dequantised, which config.json no longer says: the merged
+    folder computes what was trained, but for rounding in the sum of two matrices."""
+    llama(tmp_path / "base")
+    change(tmp_path / "base", in_fp8, quantization_config=FP8)
+    request = ModelRequest(
+        task=LANGUAGE, source=str(tmp_path / "base"), lora=Lora(r=2, alpha=4, targets=("q_proj", "down_proj"))
+    )
+    folder = tmp_path / "start"
+    configuration(request).save_pretrained(folder / "model")
+    config = saved_configuration(folder / "model")
+    write_init_weights(config, request, 3, folder / INIT_WEIGHTS)
+    model: Any = initial_model(config, request, folder / INIT_WEIGHTS)
+    trained = {name: torch.randn(p.shape) / 10 for name, p in model.named_parameters() if p.requires_grad}
+    model.load_state_dict(trained, strict=False)
+    export_model(config, request, folder / INIT_WEIGHTS, trained, tmp_path / "checkpoint")
+    write_merged(tmp_path / "checkpoint", folder, request, tmp_path / "merged")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    assert (theirs(IDS).logits - model(input_ids=IDS).logits).abs().max() < 1e-5
+    assert not [name for name in load_file(tmp_path / "merged" / "model.safetensors") if "scale" in name]
 
 
 def test_experts_in_mxfp4_start_as_transformers_dequantises_them(tmp_path: Path) -> None:
