@@ -118,4 +118,4 @@ def test_the_flow_on_the_embedded_server(world: World, root: Path, monkeypatch: 
     assert report["error"] == [65, "score cannot go on, as the world has it"]
     assert report["flow states"].count("Completed") == 2 and report["flow states"].count("Infeasible") == 1
     assert done.stderr == "", "nothing but what listeners hear"
-    assert [run.state for run in toy_context(root).store.runs.all()] == ["failed", "done", "done", "interrupted"]
+    assert [run.state for run in toy_context(root).store.runs.all()] == ["refused", "done", "done", "interrupted"]
