@@ -98,7 +98,9 @@ def test_a_trained_model_is_evaluated_again(service: ServiceClient, nights: list
     assert ended["name"] == "night · evaluated again on days" and ended["parameters"]["run"] == past.id
     service.expect_tasks(flow_run, evaluate="Completed")
     assert set(service.tasks(flow_run)) == {"finetune-0", "evaluate"}, "the data are prepared in a run of their own"
-    made = Store(service.root).runs.load("latest")
+    store = Store(service.root)
+    made = store.runs.all()[0]
+    assert made.kind == "evaluation" and store.runs.load("latest").id == past.id, "it stays the run that was trained"
     assert made.outputs["evaluation"] != past.outputs["evaluation"]
     assert made.stages[0].inputs["checkpoint"] == past.outputs["checkpoint"]
     assert made.stages[0].inputs["data"] != past.outputs["data"]
