@@ -30,7 +30,7 @@ def test_what_sqlalchemy_takes_for_a_password(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     ["sqlite:////srv/x.db", "mysql://ann@db/x", "http://host:5000/a@b", "http://[::1]:5000", "runs", "ssh://ann@attic:22",
-     "s3://bucket/a:b", "simplecache::s3://bucket/x", "postgresql://db/x?passfile=/home/ann/.pgpass"],
+     "s3://bucket/a:b", "simplecache::s3://bucket/x", "postgresql://db/x?passfile=/srv/pgpass"],
 )  # fmt: skip
 def test_a_url_without_one(url: str) -> None:
     """Colons and @ elsewhere make no password, nor does the path of a file of passwords."""
