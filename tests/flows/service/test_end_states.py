@@ -7,14 +7,14 @@ import sys
 from tests.support.flows.service.client import ServiceClient
 
 
-def enter(service: ServiceClient, flow_run: str) -> subprocess.CompletedProcess[str]:
-    """Wait for the next command in the message of a flow run's state, and enter it in a shell."""
+def enter(service: ServiceClient, flow_run: str, change: str = "") -> subprocess.CompletedProcess[str]:
+    """Wait for the next command in the message of a flow run's state, and enter it in a shell, with what it asks for."""
 
     def copied() -> str:
         message = str(service.flow_run(flow_run)["state"]["message"] or "")
         return message.partition("; next: ")[2]
 
-    words = shlex.split(service.until(copied))
+    words = [word.replace("KEY=VALUE", change or word) for word in shlex.split(service.until(copied))]
     assert words[-2:] == ["--root", str(service.root.resolve())]
     words[0] = f"{sys.prefix}/bin/fleetune"
     return subprocess.run(words, capture_output=True, text=True, check=False)
@@ -38,8 +38,8 @@ def test_the_next_command_of_a_cancelled_and_of_a_skipped_run(service: ServiceCl
 
 
 def test_the_next_command_of_a_refused_run(service: ServiceClient) -> None:
-    """The same again as a dry run, which says the same until it is corrected; of a completed run, what it made."""
+    """A dry run with what corrects it; of a completed run, what it made."""
     refused = service.start(base="asteroid-b", until="plan", changes=["training.rounds=-99998"])
     assert service.ended(refused)["state_name"] == "Refused"
-    again = enter(service, refused)
-    assert again.returncode == 64 and "-99998" in again.stderr
+    again = enter(service, refused, "training.rounds=-99997")
+    assert again.returncode == 64 and "-99997" in again.stderr
