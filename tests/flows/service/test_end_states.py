@@ -8,7 +8,7 @@ from tests.support.flows.service.client import ServiceClient
 
 
 def enter(service: ServiceClient, flow_run: str, change: str = "") -> subprocess.CompletedProcess[str]:
-    """Wait for the next command in the message of a flow run's state, and enter it in a shell, with what it asks for."""
+    """Wait for the next command in the message of a flow run's state, and enter it with what it asks for."""
 
     def copied() -> str:
         message = str(service.flow_run(flow_run)["state"]["message"] or "")
