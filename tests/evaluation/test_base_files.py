@@ -52,13 +52,11 @@ def plain(folder: Path, tensors: dict[str, torch.Tensor], adapter: Path) -> torc
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
 @pytest.mark.parametrize("other", ["a pickle", "another adapter"])
 def test_an_adapter_is_put_on_the_weights_it_was_trained_on(other: str, tmp_path: Path) -> None:
-    """Where a folder also has weights that transformers would prefer, `from_pretrained` reads those: a pickle beside a
-    safetensors file of another name, or the base of an adapter_config.json that lies there."""
+    """A pickle beside the weights is never read, nor is the base of an adapter_config.json that lies there."""
     source = tmp_path / "base"
     tensors = base(source, 3)
     base(tmp_path / "whole", 4)
     if other == "a pickle":
-        (source / "model.safetensors").rename(source / "weights.safetensors")
         torch.save(load_file(tmp_path / "whole" / "model.safetensors"), source / "pytorch_model.bin")
     else:
         settings = {
@@ -88,5 +86,16 @@ def test_a_base_that_was_changed_after_training_is_refused(change: str, tmp_path
         )
     else:
         (source / "model.safetensors").rename(source / "weights.safetensors")
+        index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "weights.safetensors")}
+        (source / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(Refused, match="is not what the run was trained on.*put the base back as it was, or train"):
         load_result(tmp_path / "checkpoint", start, request)
+
+
+def test_weights_of_a_name_that_transformers_does_not_read_are_refused(tmp_path: Path) -> None:
+    """Bug: such a file was trained on, and the pickle beside it evaluated."""
+    source = tmp_path / "base"
+    torch.save(base(source, 3), source / "pytorch_model.bin")
+    (source / "model.safetensors").rename(source / "weights.safetensors")
+    with pytest.raises(Refused, match="base has no model.safetensors"):
+        trained_run(tmp_path, source)
