@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 from transformers import GenerationConfig, PretrainedConfig
-from transformers.utils import logging
 
 from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.run_config import ModelRequest
@@ -32,6 +31,7 @@ from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets
 from fleetune.models.model_class import model_class
 from fleetune.models.nf4 import PACKED, rounded
+from fleetune.models.pretrained import quiet
 from fleetune.models.skeleton import DTYPES, saved_configuration, skeleton
 from fleetune.models.source import source_folder, weight_files
 from fleetune.models.units import tied_adapter_layers
@@ -55,7 +55,7 @@ def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest) -> 
     model_folder: of the `model` artifact from which training started.
     """
     folder = result_folder(checkpoint)
-    with _quiet():  # a base without its head is reported, although the adapter has it
+    with quiet():  # a base without its head is reported, although the adapter has it
         if folder.name != ADAPTER:
             return load_trained_model(folder, request.task)
         config = saved_configuration(model_folder / MODEL)
@@ -98,7 +98,7 @@ def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, ta
         config = generating_configuration(saved_configuration(model_folder / MODEL), request)
     else:
         config, base = model.config, folder
-    with _quiet():
+    with quiet():
         save_model(model, config, base, target)
     copy_tokenizer(folder, target)
 
@@ -323,20 +323,6 @@ def class_scores(predicted: np.ndarray, wanted: np.ndarray, names: tuple[str, ..
         ClassScore(name=name, samples=int(samples), precision=float(precision), recall=float(recall), f1=float(f1))
         for name, precision, recall, f1, samples in zip(names, *found, strict=True)
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers from reporting what it loads; what is missing is found out here."""
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
 
 
 @contextmanager

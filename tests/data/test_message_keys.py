@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from fleetune.data.chat_tokens import SequenceEncoder
-from fleetune.data.dialogues import Chat, read_dialogue, row_format
 from fleetune.data.examples import Example
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
-from tests.support.data.chat_samples import CHATML, chat_spec, chats
+from tests.support.data.chat_samples import CHATML, chat_of, chat_spec, chats
 from tests.support.data.samples import json_lines, prepared
 
 USER, ANSWER = {"role": "user", "content": "area of 3x5?"}, {"role": "assistant", "content": "It is 15."}
@@ -19,21 +18,12 @@ AREA = {"name": "area", "arguments": {"sides": [3, 5]}}
 CALL = {"type": "function", "function": AREA}
 
 
-def chat(row: dict[str, Any]) -> Chat:
-    """The chat of a row."""
-    format = row_format(tuple(row), "text", None)
-    assert format is not None
-    found = read_dialogue("row 1", row, format, any_loss=False)
-    assert isinstance(found, Chat)
-    return found
-
-
 @pytest.mark.parametrize("role", ["function_call", "tool_call"])
 @pytest.mark.parametrize("calls", [AREA, [AREA, {**AREA, "name": "again"}]], ids=["one", "two"])
 def test_a_message_that_calls_is_the_assistants(role: str, calls: Any) -> None:
     """LLaMA-Factory's function_call and ms-swift's tool_call are what the model writes, and carry loss."""
     turns = [("human", "area of 3x5?"), (role, json.dumps(calls)), ("observation", "15"), ("gpt", "It is 15.")]
-    found = chat({"conversations": [{"from": who, "value": said} for who, said in turns]})
+    found = chat_of({"conversations": [{"from": who, "value": said} for who, said in turns]})
     each = calls if isinstance(calls, list) else [calls]
     wanted = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": one} for one in each]}
     assert found.messages == (USER, wanted, {"role": "tool", "content": "15"}, ANSWER)
@@ -43,47 +33,47 @@ def test_a_message_that_calls_is_the_assistants(role: str, calls: Any) -> None:
 def test_calls_join_the_answer_before_them() -> None:
     """An answer and the calls after it are one message of the assistant, as ms-swift has it."""
     row = {"messages": [USER, ANSWER, *({"role": "tool_call", "content": json.dumps(AREA)} for _ in range(2))]}
-    assert chat(row).messages == (USER, {**ANSWER, "tool_calls": [CALL, CALL]})
+    assert chat_of(row).messages == (USER, {**ANSWER, "tool_calls": [CALL, CALL]})
 
 
 def test_a_call_in_a_key_is_one_of_the_calls() -> None:
     """OpenAI's older key is read as tool_calls, and the text of the answer stays."""
     older = {**ANSWER, "function_call": {"name": "area", "arguments": json.dumps(AREA["arguments"])}}
-    assert chat({"messages": [USER, older]}).messages == (USER, {**ANSWER, "tool_calls": [CALL]})
+    assert chat_of({"messages": [USER, older]}).messages == (USER, {**ANSWER, "tool_calls": [CALL]})
 
 
 def test_calls_may_be_json_text_or_none() -> None:
     """Files hold calls as JSON text, too; a list of none is no call."""
-    told = chat({"messages": [USER, {**ANSWER, "tool_calls": json.dumps([CALL])}]})
+    told = chat_of({"messages": [USER, {**ANSWER, "tool_calls": json.dumps([CALL])}]})
     assert told.messages[1] == {**ANSWER, "tool_calls": [CALL]}
-    assert chat({"messages": [USER, {**ANSWER, "tool_calls": []}]}).messages == (USER, ANSWER)
+    assert chat_of({"messages": [USER, {**ANSWER, "tool_calls": []}]}).messages == (USER, ANSWER)
 
 
 def test_history_goes_before_an_instruction() -> None:
     """LLaMA-Factory's pairs of earlier turns are messages, and their answers carry loss."""
     row = {"instruction": "c", "output": "d", "history": [["a", "b"]], "tools": json.dumps([{"name": "f"}])}
-    found = chat(row)
+    found = chat_of(row)
     assert [message["content"] for message in found.messages] == ["a", "b", "c", "d"]
     assert found.answers == (1, 3) and found.tools == ({"name": "f"},)
 
 
 def test_tools_of_a_prompt_of_messages_are_told() -> None:
     """The tools of a row belong to its messages in whichever columns they are."""
-    assert chat({"prompt": [USER], "completion": [ANSWER], "tools": [{"name": "f"}]}).tools == ({"name": "f"},)
+    assert chat_of({"prompt": [USER], "completion": [ANSWER], "tools": [{"name": "f"}]}).tools == ({"name": "f"},)
 
 
 @pytest.mark.parametrize("key", ["weight", "loss", "train", "training"])
 def test_a_message_that_is_taken_out_carries_no_loss(key: str) -> None:
     """OpenAI's weight, ms-swift's loss and axolotl's train say of an answer whether it carries loss."""
     for out, kept in ((False, True), (0, 1), (0.0, 1.0)):
-        found = chat({"messages": [USER, {**ANSWER, key: out}, USER, {**ANSWER, key: kept}]})
+        found = chat_of({"messages": [USER, {**ANSWER, key: out}, USER, {**ANSWER, key: kept}]})
         assert found.answers == (3,) and found.messages == (USER, ANSWER, USER, ANSWER)
 
 
 @pytest.mark.parametrize("role", ["usr", "human", "User "])
 def test_a_user_has_several_names(role: str) -> None:
     """All usual names of a user are that of the templates."""
-    assert chat({"messages": [{**USER, "role": role}, ANSWER]}).messages[0] == USER
+    assert chat_of({"messages": [{**USER, "role": role}, ANSWER]}).messages[0] == USER
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -117,19 +107,19 @@ def test_what_is_not_done_is_refused_by_name(name: str) -> None:
     """What another trainer would do with a role, a key or a column, and this one does not, is not passed over."""
     row, says = BAD[name]
     with pytest.raises(Refused, match=f"row 1.*{says}"):
-        chat(row)
+        chat_of(row)
 
 
 def test_columns_that_hold_nothing_are_taken() -> None:
     """Columns that are there for other rows do not matter."""
     row = {"messages": [USER, ANSWER], "history": [], "weight": 1, "loss": True, "images": [], "rejected": None}
-    assert chat(row).answers == (1,)
+    assert chat_of(row).answers == (1,)
 
 
 @pytest.mark.parametrize("key", ["timestamp", "loss_weight", "reasoning_content"])
 def test_a_key_that_the_template_reads_is_taken_and_another_refused(key: str, tmp_path: Path) -> None:
     """A template may have keys of its own; what it does not read would vanish."""
-    content = chat({"messages": [USER, {**ANSWER, key: "so"}]})
+    content = chat_of({"messages": [USER, {**ANSWER, key: "so"}]})
     example = Example(location="row 1", content=content, label=None)
     reading = CHATML.replace("{{ message.content }}", "{{ message." + key + " or '' }}{{ message.content }}")
     spec = chat_spec(tmp_path / "reads", reading)

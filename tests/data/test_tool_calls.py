@@ -9,13 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from fleetune.data.chat_tokens import SequenceEncoder
-from fleetune.data.dialogues import Chat, read_dialogue, row_format
 from fleetune.data.examples import Example
 from fleetune.data.tables import open_table
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.evaluation.prompts import prompt_ids
-from tests.support.data.chat_samples import CHATML, chat_spec
+from tests.support.data.chat_samples import CHATML, chat_of, chat_spec
 
 USER, ANSWER = {"role": "user", "content": "rain?"}, {"role": "assistant", "content": "yes"}
 ARGUMENTS = {"town": "Köln", "hours": [1, 2], "wet": True}
@@ -25,15 +24,6 @@ def calling(arguments: Any) -> dict[str, Any]:
     """A chat in which the assistant calls a tool."""
     call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
     return {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]}
-
-
-def chat(row: dict[str, Any]) -> Chat:
-    """The chat of a row."""
-    format = row_format(tuple(row), "text", None)
-    assert format is not None
-    found = read_dialogue("row 1", row, format, any_loss=True)
-    assert isinstance(found, Chat)
-    return found
 
 
 def template(arguments: str) -> str:
@@ -55,7 +45,8 @@ def test_arguments_are_written_as_json_once(name: str, arguments: Any, tmp_path:
     """Bug: arguments in JSON text, as OpenAI has them, were encoded twice; every template writes them once, in
     training and where the model is asked."""
     spec = chat_spec(tmp_path, TEMPLATES[name])
-    tokenizer, example = open_tokenizer(spec), Example(location="row 1", content=chat(calling(arguments)), label=None)
+    tokenizer, content = open_tokenizer(spec), chat_of(calling(arguments), any_loss=True)
+    example = Example(location="row 1", content=content, label=None)
     trained = tokenizer.decode(SequenceEncoder(tokenizer, spec, loss_on_all=False).encode(example).ids)
     for text in (trained, tokenizer.decode(prompt_ids(tokenizer, example))):
         begun = text.partition("weather: ")[2].removeprefix("of ")
@@ -65,7 +56,7 @@ def test_arguments_are_written_as_json_once(name: str, arguments: Any, tmp_path:
 @pytest.mark.parametrize("arguments", ["not JSON", "[1]", "3", ""])
 def test_other_arguments_stay_as_they_are(arguments: str) -> None:
     """What is not the JSON text of an object is left to the template."""
-    assert chat(calling(arguments)).messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
+    assert chat_of(calling(arguments), any_loss=True).messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
 def test_keys_that_parquet_fills_in_are_left_out(tmp_path: Path) -> None:
@@ -73,7 +64,7 @@ def test_keys_that_parquet_fills_in_are_left_out(tmp_path: Path) -> None:
     rows = [calling({"town": "Köln"}), calling({"hour": 3})]
     tools = [{"name": "a", "parameters": {"town": {"type": "string"}}}, {"name": "b", "parameters": {}}]
     pq.write_table(pa.Table.from_pylist([{**row, "tools": tools} for row in rows]), tmp_path / "r.parquet")
-    found = [chat(dict(values)) for _, values in open_table(tmp_path / "r.parquet").rows()]
+    found = [chat_of(dict(values), any_loss=True) for _, values in open_table(tmp_path / "r.parquet").rows()]
     calls = [one.messages[1]["tool_calls"][0]["function"]["arguments"] for one in found]
     assert calls == [{"town": "Köln"}, {"hour": 3}]
     assert found[0].tools == tuple(tools)
@@ -81,7 +72,7 @@ def test_keys_that_parquet_fills_in_are_left_out(tmp_path: Path) -> None:
 
 def test_a_null_in_json_text_is_meant(tmp_path: Path) -> None:
     """Nothing fills keys in there."""
-    found = chat(calling('{"hour": null}')).messages[1]["tool_calls"][0]
+    found = chat_of(calling('{"hour": null}'), any_loss=True).messages[1]["tool_calls"][0]
     assert found["function"]["arguments"] == {"hour": None}
 
 
@@ -101,11 +92,11 @@ TOLD = {"role": "system", "content": "be brief"}
 )
 def test_a_column_of_the_system_comes_first(row: dict[str, Any]) -> None:
     """Bug: beside messages it was dropped without a word; a message that says the same is not repeated."""
-    found = chat(row)
+    found = chat_of(row, any_loss=True)
     assert found.messages == (TOLD, USER, ANSWER) and found.answers == (2,)
 
 
 def test_two_messages_of_the_system_are_refused() -> None:
     """Which of them holds is not ours to guess."""
     with pytest.raises(Refused, match="row 1: its messages begin with another system message than column 'system'"):
-        chat({"system": "be long", "messages": [TOLD, USER, ANSWER]})
+        chat_of({"system": "be long", "messages": [TOLD, USER, ANSWER]}, any_loss=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts.input_spec import InputSpec
+from fleetune.data.dialogues import Chat, read_dialogue, row_format
 from fleetune.data.tokenization import open_tokenizer
 from tests.support.data.samples import CAUSAL
 
@@ -49,6 +50,15 @@ def chat_spec(folder: Path, template: str | None = CHATML) -> InputSpec:
     return InputSpec(
         task="causal-lm", tokenizer=chat_tokenizer(folder, template), vocab_size=VOCABULARY, max_positions=512
     )
+
+
+def chat_of(row: dict[str, Any], any_loss: bool = False) -> Chat:
+    """The chat of a row."""
+    format = row_format(tuple(row), "text", None)
+    assert format is not None
+    found = read_dialogue("row 1", row, format, any_loss=any_loss)
+    assert isinstance(found, Chat)
+    return found
 
 
 def chats(count: int) -> list[dict[str, Any]]:
