@@ -57,11 +57,11 @@ class Tiers:
 
     def brought_back_by(self, file: str, rule: Rule) -> str:
         """Return a changed file for which a test file is run; empty if there is none."""
-        if file not in self.brought_back:
+        if file not in self.brought_back and self.changed:  # to find what each file imports takes seconds
             read = {file, *imported(self.root, file)}
             found = (each for each in sorted(self.changed) if each in read or _is_below_any(each, rule.covers))
             self.brought_back[file] = next(found, "")
-        return self.brought_back[file]
+        return self.brought_back.get(file, "")
 
 
 def read_rules(path: Path = TIERS) -> tuple[Rule, ...]:
