@@ -94,7 +94,8 @@ def _leave_out_second_tier(config: pytest.Config, items: list[pytest.Item]) -> N
     rules = {item: rule for item in items if (rule := tiers.left_out(item.nodeid)) is not None}
     for rule in dict.fromkeys(rules.values()):
         ours = [item for item, its in rules.items() if its is rule]
-        said = LeftOut(tests=len(ours), what=rule.tests, why=rule.why, how="make test-all")
+        what = "other folders, slow ones" if rule.slow else rule.tests
+        said = LeftOut(tests=len(ours), what=what, why=rule.why, how="make test-all")
         left_out.leave_out(config, items, ours, said)
     for file, why in tiers.brought_back.items():
         if why:
