@@ -36,7 +36,7 @@ from typing import Any
 
 from setproctitle import setproctitle
 
-from fleetune.launching.child import die_with
+from fleetune.launching.child import BEAT_S, die_with, show_life
 from fleetune.launching.forking import PACKET_BYTES, SERVER, adopt_server
 
 MALLOC_OPTIONS = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1}
@@ -121,7 +121,7 @@ class ForkServer:
     def serve(self) -> dict[str, Any] | None:
         """Serve until the launcher closes the socket: None. Returns in every child too, with its request."""
         while not self._ending or self._ends or self._zombies:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(BEAT_S):  # whether or not something comes, so that it shows its life
                 if key.data is not None:
                     self._report_end(key.data)
                     continue
@@ -261,6 +261,7 @@ def _warm_up(module: str, *arguments: str) -> bool:
 
 def _run(request: dict[str, Any], end: QuickEnd) -> None:
     """Run the module of a request, as child.py would in a process of its own."""
+    show_life()
     module, *arguments = request["arguments"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [module, *arguments]

@@ -6,6 +6,7 @@ were. Beyond KEPT_SERVERS the least recently used ones without a child end.
 """
 
 import atexit
+import functools
 import hashlib
 import json
 import os
@@ -20,12 +21,15 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fleetune.contracts.record import record
+from fleetune.launching import child
 from fleetune.launching.job import MALLOC_ENVIRONMENT
+from fleetune.launching.life_watch import USUAL, LifeWatch
+from fleetune.linux import processor_time_ns
 
 KEPT_SERVERS = 2
 PACKET_BYTES = 4096
+SERVER = child.FORK_SERVER
 GIVEN_UP_POLL_S = 0.1
-SERVER = "fleetune.launching.fork_server"
 READ_LATE = (*MALLOC_ENVIRONMENT, "COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST")
 """Variables that nothing reads while it is imported, and those that a forked child applies by itself: children of one
 server may differ in them, and the server has none."""
@@ -72,9 +76,9 @@ class ForkedChild:
 
 
 class ServerConnection:
-    """A fork server that was started, and its children."""
+    """A fork server that was started, and its children; one that shows no sign of life is ended, and these with it."""
 
-    def __init__(self, pid: int, door: socket.socket) -> None:
+    def __init__(self, pid: int, door: socket.socket, watch: LifeWatch) -> None:
         """pid: of the server, a child of this process that nobody else waits for."""
         self._pid, self._door = pid, door
         self._reaped = threading.Event()
@@ -89,6 +93,8 @@ class ServerConnection:
         self.claims = 0
         """Starts that are about to be asked for; changed under the lock of `fork_child`."""
         threading.Thread(target=self._listen, name=f"fleetune-fork-server-{pid}", daemon=True).start()
+        sign = functools.partial(processor_time_ns, pid)
+        watch.follow(f"fork-server-{pid}", sign, self._reaped.wait, self.end)
 
     @property
     def idle(self) -> bool:
@@ -211,11 +217,16 @@ _FINDING = threading.Lock()
 
 
 def fork_child(
-    start: Start, modules: tuple[str, ...], log: IO[bytes], spawn: SpawnServer, given_up: Callable[[], bool]
+    start: Start,
+    modules: tuple[str, ...],
+    log: IO[bytes],
+    spawn: SpawnServer,
+    given_up: Callable[[], bool],
+    watch: LifeWatch,
 ) -> ForkedChild | None:
     """Fork a child that has imported `modules`; starts a server unless one runs. None where none can, or `given_up`.
 
-    OSError when the system refuses another process.
+    watch: of a server that is started. OSError when the system refuses another process.
     """
     environment = _read_early(start.environment)
     wanted = Imported(frozenset(modules), code_mark(modules), _surroundings(environment))
@@ -228,7 +239,7 @@ def fork_child(
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 arguments = [SERVER, str(theirs.fileno()), wanted.code, *modules]
-                server = ServerConnection(spawn(arguments, environment, log, theirs.fileno()), ours)
+                server = ServerConnection(spawn(arguments, environment, log, theirs.fileno()), ours, watch)
             common = wanted
         _SERVERS[common] = server
         server.claims += 1
@@ -247,7 +258,7 @@ def adopt_server(modules: tuple[str, ...], code: str, pid: int, door: socket.soc
     """
     with _FINDING:
         imported = Imported(frozenset(modules), code, _surroundings(_read_early(os.environ)))
-        _SERVERS[imported] = ServerConnection(pid, door)
+        _SERVERS[imported] = ServerConnection(pid, door, USUAL)
 
 
 def code_mark(modules: tuple[str, ...]) -> str:
