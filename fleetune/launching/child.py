@@ -28,7 +28,7 @@ MARK = b"\0\n"
 """What a container writes to stderr while it lives; its log gets none of it."""
 IN_CONTAINER = "container"
 FORK_SERVER = "fleetune.launching.fork_server"
-"""It has one thread, since it forks; its own loop turns every BEAT_S."""
+"""`forking.SERVER`: it has one thread, since it forks, and its own loop turns every BEAT_S."""
 GC_THRESHOLDS = (100_000, 50, 100)
 """Importing torch and transformers makes a million permanent objects; Python's default thresholds spend a fifth of the
 import on searching these for garbage."""

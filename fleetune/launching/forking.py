@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fleetune.contracts.record import record
-from fleetune.launching import child
-from fleetune.launching.job import MALLOC_ENVIRONMENT
+from fleetune.launching.job import MALLOC_ENVIRONMENT, SILENT_CODE
 from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.linux import processor_time_ns
 
 KEPT_SERVERS = 2
 PACKET_BYTES = 4096
-SERVER = child.FORK_SERVER
 GIVEN_UP_POLL_S = 0.1
+SERVER = "fleetune.launching.fork_server"
 READ_LATE = (*MALLOC_ENVIRONMENT, "COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST")
 """Variables that nothing reads while it is imported, and those that a forked child applies by itself: children of one
 server may differ in them, and the server has none."""
@@ -88,13 +87,14 @@ class ServerConnection:
         self._codes: dict[int, int | None] = {}
         """child -> exit code, None while it runs; children that were reaped are left out."""
         self._able: bool | None = None
+        self._silent = False
         self.gone = False
         """True once the server has ended, and with it its children."""
         self.claims = 0
         """Starts that are about to be asked for; changed under the lock of `fork_child`."""
         threading.Thread(target=self._listen, name=f"fleetune-fork-server-{pid}", daemon=True).start()
         sign = functools.partial(processor_time_ns, pid)
-        watch.follow(f"fork-server-{pid}", sign, self._reaped.wait, self.end)
+        watch.follow(f"fork-server-{pid}", sign, self._reaped.wait, self._end_silent)
 
     @property
     def idle(self) -> bool:
@@ -130,11 +130,14 @@ class ServerConnection:
         return None
 
     def wait_for_end(self, pid: int) -> int:
-        """Exit code of a child once it has ended (minus the signal's number); that of SIGKILL if the server ended."""
+        """Exit code of a child once it has ended (minus the signal's number); that of SIGKILL if the server ended, and
+        SILENT_CODE if it was silent."""
         with self._changed:
             self._changed.wait_for(lambda: self.gone or self._codes[pid] is not None)
             code = self._codes[pid]
-            return -signal.SIGKILL if code is None else code
+            if code is None:
+                return SILENT_CODE if self._silent else -signal.SIGKILL
+            return code
 
     def reap(self, pid: int) -> None:
         """Release the process id of a child that has ended."""
@@ -149,6 +152,10 @@ class ServerConnection:
             if not self.gone:
                 os.kill(self._pid, signal.SIGKILL)
         self._reaped.wait()
+
+    def _end_silent(self) -> None:
+        self._silent = True
+        self.end()
 
     def _ask(self, descriptors: list[int], given_up: Callable[[], bool]) -> dict[str, Any]:
         """Answer to a start; empty if the server cannot fork or has ended. For one thread at a time."""

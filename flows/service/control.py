@@ -129,7 +129,7 @@ def register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[[
 
 
 def _follow(keeper: "subprocess.Popen[str]", tell: Callable[[str], None]) -> None:
-    """Tell what a starting keeper prints until it is ready; raises the error that it ends with."""
+    """Tell what a starting keeper prints until it is ready or has ended; raises the error that it ends with."""
     assert keeper.stdout is not None
     with keeper.stdout as lines:
         for line in lines:
@@ -139,6 +139,7 @@ def _follow(keeper: "subprocess.Popen[str]", tell: Callable[[str], None]) -> Non
             if word in ("refused", "failed"):
                 raise by_exit_code(keeper.wait(), text)
             tell(line.strip())
+    keeper.wait()
 
 
 @record

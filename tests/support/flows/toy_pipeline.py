@@ -1,9 +1,9 @@
 """A small catalogue of quick stages, for the rules that hold whatever the stages compute.
 
-All of them are this module, run as real processes. They read a folder, the world (the config's data source):
-`value` is what `measure` measures; a file `stop-STAGE` makes that stage say so through the pipe `here` and then wait to
-be killed; `freeze-STAGE` makes it stop itself (SIGSTOP); `fail-STAGE` holds an exit code, and with `goes-on` a stage that fails leaves half of its work; every start
-adds a line to `started`.
+All of them are this module, run as real processes. They read a folder, the world (the config's data source): `value` is
+what `measure` measures; a file `stop-STAGE` makes that stage say so through the pipe `here` and then wait to be killed;
+`freeze-STAGE` makes it stop itself (SIGSTOP); `fail-STAGE` holds an exit code, and with `goes-on` a stage that fails
+leaves half of its work; every start adds a line to `started`.
 """
 
 import json
