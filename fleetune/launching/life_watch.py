@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fleetune.monitoring.failure_detector import FailureDetector, SilenceRule
 
-LIMIT = SilenceRule(activities=("",), gaps=3.0, floor_s=60.0, ceiling_s=180.0, mute_s=180.0)
+LIMIT = SilenceRule(activities=("",), gaps=3.0, floor_s=60.0, ceiling_s=120.0, mute_s=120.0)
 """Longest time without a sign of life."""
 LOOK_S = 1.0
 

@@ -10,12 +10,11 @@ import pytest
 
 from fleetune.launching import Command, Job, ProcessLauncher, describe_exit
 from fleetune.launching.job import SILENT_CODE
-from fleetune.launching.life_watch import LifeWatch, Silence
+from fleetune.launching.life_watch import LIMIT, LifeWatch, Silence
 from fleetune.linux import processor_time_ns
 from tests.support.launching.freezing import WORDS, watch_of
 from tests.support.monitoring.hand_clock import HandClock
 
-LIMIT = watch_of(floor_s=60.0, ceiling_s=180.0).limit
 CAREFUL = watch_of(floor_s=1.0, ceiling_s=1.5)
 PATIENCE_S = 30.0
 ALIVE = "print('up', flush=True); import signal; signal.pause()"
@@ -36,16 +35,16 @@ def silent_after_s(signs: Callable[[int], object], until_s: int = 1000, every_s:
 
 
 def test_a_process_without_a_sign_is_silent_after_the_limit() -> None:
-    """A minute once its own rhythm is known, three before; one that shows signs, or of which nothing tells, never."""
+    """A minute once its own rhythm is known, two before; one that shows signs, or of which nothing tells, never."""
     assert silent_after_s(lambda second: min(second, 100)) == 161.0
-    assert silent_after_s(lambda second: 0) == 181.0
+    assert silent_after_s(lambda second: 0) == 121.0
     assert silent_after_s(lambda second: second) is None
     assert silent_after_s(lambda second: None) is None
 
 
 def test_the_limit_stretches_with_the_gaps_that_load_makes() -> None:
-    """Signs that come every 40 s, as on a machine without memory: their end is told after three such gaps."""
-    assert silent_after_s(lambda second: min(second, 400) // 40) == 521.0
+    """Signs that come every 30 s, as on a machine without memory: their end is told after three such gaps."""
+    assert silent_after_s(lambda second: min(second, 390) // 30) == 481.0
 
 
 @pytest.mark.parametrize("gap_s", [500.0, 50_000.0], ids=["minutes", "a night"])
@@ -82,7 +81,7 @@ def test_a_watch_ends_with_what_it_watches() -> None:
 
     def over(seconds: float) -> bool:
         clock.sleep(seconds)
-        return clock.now_s > 150.0
+        return clock.now_s > 100.0
 
     watch = LifeWatch(limit=LIMIT, clock=clock)
     assert not watch.wait(lambda: 0, over)
