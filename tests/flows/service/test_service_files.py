@@ -30,7 +30,7 @@ from flows.service.keeper import Keeper
 from flows.service.worker import Worker
 from flows.service_files import ServiceFiles, ServiceRecord, hold
 from tests.support.flows.service.client import ServiceClient
-from tests.support.launching.freezing import HASTY
+from tests.support.launching.freezing import HASTY, WORDS, Freezing
 
 
 def test_a_process_id_that_was_given_again_is_no_keeper(tmp_path: Path) -> None:
@@ -216,6 +216,14 @@ def test_a_registration_ends_with_its_server(tmp_path: Path) -> None:
             keeper.register()
         later.join()
         assert "registration" not in keeper.jobs
+
+
+def test_a_registration_that_freezes_is_ended(tmp_path: Path) -> None:
+    """Bug: the keeper, or a second `up`, waited for it for ever."""
+    keeper = Keeper(str(tmp_path), 4950, "no", print, Freezing())
+    keeper.jobs["server"] = Hanging()  # type: ignore[assignment]
+    with pytest.raises(TryAgain, match=f"could not be registered .{WORDS}"):
+        keeper.register()
 
 
 @pytest.mark.parametrize("ends", ["run", "worker"])
