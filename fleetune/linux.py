@@ -6,7 +6,6 @@ and admin-guide/cgroup-v2.
 
 import ctypes
 import resource
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,9 +13,6 @@ from pathlib import Path
 
 PEAK_RESIDENT, RESIDENT, RESIDENT_FILES = "VmHWM", "VmRSS", "RssFile"
 """Fields of /proc/PID/status: peak and current resident memory, mapped files included; the mapped files alone."""
-
-CPUCLOCK_SCHED = 2
-"""Clock of a process's time on processors, in the id that clock_getcpuclockid(3) makes of a process id."""
 
 
 def status_bytes(field: str, process: int | str = "self") -> int:
@@ -30,15 +26,6 @@ def status_bytes(field: str, process: int | str = "self") -> int:
         if name == field:
             return int(value.split()[0]) * 1024
     return 0
-
-
-def processor_time_ns(pid: int) -> int | None:
-    """Nanoseconds of processor time that all threads of a process have used; None if it has ended, or the kernel does
-    not tell."""
-    try:
-        return time.clock_gettime_ns(~pid << 3 | CPUCLOCK_SCHED)
-    except OSError:
-        return None
 
 
 def start_ticks(pid: int) -> str:

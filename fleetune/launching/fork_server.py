@@ -36,8 +36,8 @@ from typing import Any
 
 from setproctitle import setproctitle
 
-from fleetune.launching.child import BEAT_S, die_with, show_life
-from fleetune.launching.forking import PACKET_BYTES, SERVER, adopt_server
+from fleetune.launching.child import BEAT_S, FORK_SERVER, die_with, show_life
+from fleetune.launching.forking import PACKET_BYTES, adopt_server
 
 MALLOC_OPTIONS = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1}
 """Variables that glibc reads when a program starts -> option of mallopt(3) that sets the same at any time."""
@@ -241,7 +241,7 @@ def _fork_own_server(modules: list[str], code: str, warms_up: list[str]) -> dict
     for stream in (0, 1):  # the launcher reads stdout until it ends, with this process's parent
         os.dup2(nothing, stream)
     os.close(nothing)
-    setproctitle(f"{sys.executable} -m {SERVER}")
+    setproctitle(f"{sys.executable} -m {FORK_SERVER}")
     able = _warm_up(*warms_up) if warms_up else True
     _say(theirs, event="ready", able=able)
     request = ForkServer(theirs).serve() if able else None

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fleetune.contracts.record import record
+from fleetune.launching.child import FORK_SERVER, processor_time_ns
 from fleetune.launching.job import MALLOC_ENVIRONMENT, SILENT_CODE
 from fleetune.launching.life_watch import USUAL, LifeWatch
-from fleetune.linux import processor_time_ns
 
 KEPT_SERVERS = 2
 PACKET_BYTES = 4096
 GIVEN_UP_POLL_S = 0.1
-SERVER = "fleetune.launching.fork_server"
 READ_LATE = (*MALLOC_ENVIRONMENT, "COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST")
 """Variables that nothing reads while it is imported, and those that a forked child applies by itself: children of one
 server may differ in them, and the server has none."""
@@ -245,7 +244,7 @@ def fork_child(
         if server is None or server.stale:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                arguments = [SERVER, str(theirs.fileno()), wanted.code, *modules]
+                arguments = [FORK_SERVER, str(theirs.fileno()), wanted.code, *modules]
                 server = ServerConnection(spawn(arguments, environment, log, theirs.fileno()), ours, watch)
             common = wanted
         _SERVERS[common] = server

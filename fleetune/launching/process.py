@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import IO
 
 from fleetune.errors import TryAgain
+from fleetune.launching.child import processor_time_ns
 from fleetune.launching.forking import ForkedChild, Start, fork_child
 from fleetune.launching.job import AFTER_KILL_S, SILENT_CODE, Command, thread_environment
 from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, MemoryWatchdog
-from fleetune.linux import processor_time_ns
 
 TAIL_BYTES = 1 << 16
 CHILD_ENVIRONMENT = {

@@ -17,9 +17,9 @@ from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.filesystem import check_home, check_utf8
 from fleetune.launching import Command, ProcessLauncher
+from fleetune.launching.child import processor_time_ns
 from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.process import child_command, inherited_environment
-from fleetune.linux import processor_time_ns
 from flows.prefect_server import DATABASE
 from flows.service.environment import WORKER_LIVES, client_environment
 from flows.service.keeper import follow_registration, note_folder

@@ -19,9 +19,9 @@ import psutil
 from prefect.logging.configuration import setup_logging
 from prefect.workers.process import ProcessWorker
 
+from fleetune.launching.child import processor_time_ns
 from fleetune.launching.life_watch import LOOK_S as LIFE_LOOK_S
 from fleetune.launching.life_watch import Silence
-from fleetune.linux import processor_time_ns
 from flows.service.flow_process import LOOK_S, Patience
 from flows.service_files import FOLDER, SUBMITTED
 

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from fleetune.launching import Command, Job, ProcessLauncher, describe_exit
+from fleetune.launching.child import processor_time_ns
 from fleetune.launching.job import SILENT_CODE
 from fleetune.launching.life_watch import LIMIT, LifeWatch, Silence
-from fleetune.linux import processor_time_ns
 from tests.support.launching.freezing import WORDS, watch_of
 from tests.support.monitoring.hand_clock import HandClock
 

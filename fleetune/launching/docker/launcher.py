@@ -30,6 +30,12 @@ LOST_EXIT_CODE = 255
 ENGINE_RETRY_S = 0.5
 """Pause before an engine that could not be asked is asked again."""
 TAIL_BYTES = 1 << 16
+RUN_CHILD = (
+    "import importlib.util, runpy; (found,) = importlib.util.find_spec('fleetune').submodule_search_locations; "
+    "runpy.run_path(f'{found}/launching/child.py', run_name='__main__')"
+)
+"""Runs child.py by its file's path, wherever the image has it: nothing is imported before it forks what shows its life,
+which so takes little memory."""
 
 
 @record
@@ -73,7 +79,7 @@ class DockerLauncher:
         try:
             parent = IN_CONTAINER if command.watched else "0"
             container = self._engine.create_python_container(
-                ["-m", "fleetune.launching.child", parent, command.module, *command.arguments],
+                ["-c", RUN_CHILD, parent, command.module, *command.arguments],
                 environment=command.environment,
                 mounts=self._folder_mounts.mounts(command),
                 network_mode=self._network,

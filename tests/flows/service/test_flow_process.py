@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from fleetune.launching.forking import SERVER
+from fleetune.launching.child import FORK_SERVER
 from fleetune.launching.life_watch import Silence
 from flows.prefect_server import API_URL
 from flows.service import flow_process
@@ -78,7 +78,7 @@ def test_the_server_that_forks_stages_is_no_stage(port: int) -> None:
     """Bug: after a shutdown runs lived on for 28 s, since that server lasts as long as they. A stage, which writes a
     checkpoint, is waited for.
     """
-    with a_run("stages.train") as training, a_run(SERVER) as idle, a_run() as bare:
+    with a_run("stages.train") as training, a_run(FORK_SERVER) as idle, a_run() as bare:
         assert flow_process.Patience().lasts([idle, training])
         assert not flow_process.Patience().lasts([idle, bare])
 
