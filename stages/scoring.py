@@ -8,8 +8,8 @@ from pathlib import Path
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import by_exit_code
-from fleetune.launching.job import MODEL_MODULES, Command, Job
-from fleetune.launching.process import ProcessLauncher
+from fleetune.launching import ProcessLauncher
+from fleetune.launching.job import MODEL_MODULES, Command, Job, Launcher, describe_exit
 from stages.entry_point import StageContext
 
 SCORES = "scores.json"
@@ -39,15 +39,19 @@ class CheckpointScoring:
             return json_io.read(ScoreValues, self._result).values
         said = [json.loads(line) for line in self._job.lines() if line.startswith("{")]
         messages = [each["message"] for each in said if each.get("event") == "error"]
-        raise by_exit_code(code, messages[-1] if messages else f"scoring a checkpoint ended with {code}; run again")
+        raise by_exit_code(code, messages[-1] if messages else f"scoring a checkpoint {describe_exit(code)}; run again")
 
     def stop(self) -> None:
         """End it."""
         self._job.stop()
 
 
-def scorer(context: StageContext) -> Callable[[Path], CheckpointScoring]:
-    """Return what starts such a process, which reads the inputs of the stage and the checkpoint of a folder."""
+def scorer(context: StageContext, launcher: Launcher | None = None) -> Callable[[Path], CheckpointScoring]:
+    """Return what starts such a process, which reads the inputs of the stage and the checkpoint of a folder.
+
+    launcher: None: of processes.
+    """
+    start = (launcher or ProcessLauncher()).start
 
     def begin(checkpoint: Path) -> CheckpointScoring:
         folder = context.work / "scoring"
@@ -57,6 +61,6 @@ def scorer(context: StageContext) -> Callable[[Path], CheckpointScoring]:
         json_io.write(replace(context.task, inputs=inputs, output=str(folder)), folder / "task.json")
         arguments = ("--task", str(folder / "task.json"))
         command = Command(module=SCORER, arguments=arguments, preloads=MODEL_MODULES, log=folder / "score.log")
-        return CheckpointScoring(ProcessLauncher().start(command), result)
+        return CheckpointScoring(start(command), result)
 
     return begin

@@ -74,7 +74,8 @@ def _start(agents: AgentPool, requested: DeviceRequest, keys: KeyPair, sites: Si
         idle_s=agents.limits.answer_s * (1 + len(allowed) ** 2),  # the agent idles while others are probed
         answer_s=agents.limits.answer_s,
     )
-    command = Command(module="fleetune.discovery.agent", first_line=task.line(), log=logs / f"{requested.name}.log")
+    log = logs / f"{requested.name}.log"
+    command = Command(module="fleetune.discovery.agent", first_line=task.line(), watched=False, log=log)
     if requested.emulate.memory_bytes is not None:
         agents.memory_bytes[requested.name] = requested.emulate.memory_bytes
     agents.add(requested.name, sites.launcher(requested.name).start(command))

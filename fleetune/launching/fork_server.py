@@ -36,8 +36,8 @@ from typing import Any
 
 from setproctitle import setproctitle
 
-from fleetune.launching.child import die_with
-from fleetune.launching.forking import PACKET_BYTES, SERVER, adopt_server
+from fleetune.launching.child import BEAT_S, FORK_SERVER, die_with, show_life
+from fleetune.launching.forking import PACKET_BYTES, adopt_server
 
 MALLOC_OPTIONS = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1}
 """Variables that glibc reads when a program starts -> option of mallopt(3) that sets the same at any time."""
@@ -121,7 +121,7 @@ class ForkServer:
     def serve(self) -> dict[str, Any] | None:
         """Serve until the launcher closes the socket: None. Returns in every child too, with its request."""
         while not self._ending or self._ends or self._zombies:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(BEAT_S):  # whether or not something comes, so that it shows its life
                 if key.data is not None:
                     self._report_end(key.data)
                     continue
@@ -241,7 +241,7 @@ def _fork_own_server(modules: list[str], code: str, warms_up: list[str]) -> dict
     for stream in (0, 1):  # the launcher reads stdout until it ends, with this process's parent
         os.dup2(nothing, stream)
     os.close(nothing)
-    setproctitle(f"{sys.executable} -m {SERVER}")
+    setproctitle(f"{sys.executable} -m {FORK_SERVER}")
     able = _warm_up(*warms_up) if warms_up else True
     _say(theirs, event="ready", able=able)
     request = ForkServer(theirs).serve() if able else None
@@ -261,6 +261,7 @@ def _warm_up(module: str, *arguments: str) -> bool:
 
 def _run(request: dict[str, Any], end: QuickEnd) -> None:
     """Run the module of a request, as child.py would in a process of its own."""
+    show_life()
     module, *arguments = request["arguments"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [module, *arguments]

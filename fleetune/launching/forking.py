@@ -6,6 +6,7 @@ were. Beyond KEPT_SERVERS the least recently used ones without a child end.
 """
 
 import atexit
+import functools
 import hashlib
 import json
 import os
@@ -20,12 +21,13 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fleetune.contracts.record import record
-from fleetune.launching.job import MALLOC_ENVIRONMENT
+from fleetune.launching.child import FORK_SERVER, processor_time_ns
+from fleetune.launching.job import MALLOC_ENVIRONMENT, SILENT_CODE
+from fleetune.launching.life_watch import USUAL, LifeWatch
 
 KEPT_SERVERS = 2
 PACKET_BYTES = 4096
 GIVEN_UP_POLL_S = 0.1
-SERVER = "fleetune.launching.fork_server"
 READ_LATE = (*MALLOC_ENVIRONMENT, "COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST")
 """Variables that nothing reads while it is imported, and those that a forked child applies by itself: children of one
 server may differ in them, and the server has none."""
@@ -72,9 +74,9 @@ class ForkedChild:
 
 
 class ServerConnection:
-    """A fork server that was started, and its children."""
+    """A fork server that was started, and its children; one that shows no sign of life is ended, and these with it."""
 
-    def __init__(self, pid: int, door: socket.socket) -> None:
+    def __init__(self, pid: int, door: socket.socket, watch: LifeWatch) -> None:
         """pid: of the server, a child of this process that nobody else waits for."""
         self._pid, self._door = pid, door
         self._reaped = threading.Event()
@@ -84,11 +86,14 @@ class ServerConnection:
         self._codes: dict[int, int | None] = {}
         """child -> exit code, None while it runs; children that were reaped are left out."""
         self._able: bool | None = None
+        self._silent = False
         self.gone = False
         """True once the server has ended, and with it its children."""
         self.claims = 0
         """Starts that are about to be asked for; changed under the lock of `fork_child`."""
         threading.Thread(target=self._listen, name=f"fleetune-fork-server-{pid}", daemon=True).start()
+        sign = functools.partial(processor_time_ns, pid)
+        watch.follow(f"fork-server-{pid}", sign, self._reaped.wait, self._end_silent)
 
     @property
     def idle(self) -> bool:
@@ -124,11 +129,14 @@ class ServerConnection:
         return None
 
     def wait_for_end(self, pid: int) -> int:
-        """Exit code of a child once it has ended (minus the signal's number); that of SIGKILL if the server ended."""
+        """Exit code of a child once it has ended (minus the signal's number); that of SIGKILL if the server ended, and
+        SILENT_CODE if it was silent."""
         with self._changed:
             self._changed.wait_for(lambda: self.gone or self._codes[pid] is not None)
             code = self._codes[pid]
-            return -signal.SIGKILL if code is None else code
+            if code is None:
+                return SILENT_CODE if self._silent else -signal.SIGKILL
+            return code
 
     def reap(self, pid: int) -> None:
         """Release the process id of a child that has ended."""
@@ -143,6 +151,10 @@ class ServerConnection:
             if not self.gone:
                 os.kill(self._pid, signal.SIGKILL)
         self._reaped.wait()
+
+    def _end_silent(self) -> None:
+        self._silent = True
+        self.end()
 
     def _ask(self, descriptors: list[int], given_up: Callable[[], bool]) -> dict[str, Any]:
         """Answer to a start; empty if the server cannot fork or has ended. For one thread at a time."""
@@ -211,11 +223,16 @@ _FINDING = threading.Lock()
 
 
 def fork_child(
-    start: Start, modules: tuple[str, ...], log: IO[bytes], spawn: SpawnServer, given_up: Callable[[], bool]
+    start: Start,
+    modules: tuple[str, ...],
+    log: IO[bytes],
+    spawn: SpawnServer,
+    given_up: Callable[[], bool],
+    watch: LifeWatch,
 ) -> ForkedChild | None:
     """Fork a child that has imported `modules`; starts a server unless one runs. None where none can, or `given_up`.
 
-    OSError when the system refuses another process.
+    watch: of a server that is started. OSError when the system refuses another process.
     """
     environment = _read_early(start.environment)
     wanted = Imported(frozenset(modules), code_mark(modules), _surroundings(environment))
@@ -227,8 +244,8 @@ def fork_child(
         if server is None or server.stale:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                arguments = [SERVER, str(theirs.fileno()), wanted.code, *modules]
-                server = ServerConnection(spawn(arguments, environment, log, theirs.fileno()), ours)
+                arguments = [FORK_SERVER, str(theirs.fileno()), wanted.code, *modules]
+                server = ServerConnection(spawn(arguments, environment, log, theirs.fileno()), ours, watch)
             common = wanted
         _SERVERS[common] = server
         server.claims += 1
@@ -247,7 +264,7 @@ def adopt_server(modules: tuple[str, ...], code: str, pid: int, door: socket.soc
     """
     with _FINDING:
         imported = Imported(frozenset(modules), code, _surroundings(_read_early(os.environ)))
-        _SERVERS[imported] = ServerConnection(pid, door)
+        _SERVERS[imported] = ServerConnection(pid, door, USUAL)
 
 
 def code_mark(modules: tuple[str, ...]) -> str:

@@ -28,6 +28,13 @@ MODEL_MODULES = (
 """Modules of commands that compute with a model, for `Command.preloads`; their import takes 3.7 s of processor time.
 Modules of this project that are named here would count in the keys of all stages."""
 
+SILENT_CODE = -100
+"""Exit code of a command that showed no sign of life and was ended (`fleetune.launching.life_watch`); no signal has
+that number."""
+AFTER_KILL_S = 10.0
+"""A silent command ends so soon after it was killed, or is given up: nothing kills what waits for a disk that does not
+answer, and nothing reaches an engine that is gone."""
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 SPIN_COUNT = 10_000
@@ -69,6 +76,8 @@ class Command:
     seconds."""
     first_line: bytes = field(default=b"", repr=False)
     """Written to stdin, which is then closed; carries secrets."""
+    watched: bool = True
+    """False if whoever starts it hears its signs of life itself, and gives it up by these."""
     log: Path
     """File that stderr is appended to."""
     reads: tuple[Path, ...] = ()
@@ -93,7 +102,8 @@ class Job(Protocol):
         """Lines of stdout as they come, without line ends, until stdout ends. For one reader."""
 
     def poll(self) -> int | None:
-        """Exit code (minus the signal's number when a signal ended it); None while it runs."""
+        """Exit code (minus the signal's number when a signal ended it, SILENT_CODE when it was ended as it showed no
+        sign of life); None while it runs."""
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Exit code; None when it still runs after `timeout_s`."""
@@ -139,6 +149,10 @@ def describe_exit(code: int) -> str:
     """An exit code in words."""
     if code == 0:
         return "ended normally"
+    if code == SILENT_CODE:
+        return (
+            "showed no sign of life and was ended (it was stopped or paused, or its machine sleeps or is out of reach)"
+        )
     number = -code if code < 0 else code - 128
     if code in OUT_OF_MEMORY_CODES:
         return "killed by signal 9 (often the system's answer when memory runs out)"

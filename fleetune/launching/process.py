@@ -1,5 +1,6 @@
 """Launcher of local child processes; needs no engine."""
 
+import functools
 import os
 import queue
 import signal
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import IO
 
 from fleetune.errors import TryAgain
+from fleetune.launching.child import processor_time_ns
 from fleetune.launching.forking import ForkedChild, Start, fork_child
-from fleetune.launching.job import Command, thread_environment
+from fleetune.launching.job import AFTER_KILL_S, SILENT_CODE, Command, thread_environment
+from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, MemoryWatchdog
 
 TAIL_BYTES = 1 << 16
@@ -37,19 +40,19 @@ _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleetune-launch
 class ProcessLauncher:
     """Starts child processes in sessions of their own (Ctrl-C reaches only this process) that die with this process."""
 
-    def __init__(self, memory_bytes: int | None = None) -> None:
+    def __init__(self, memory_bytes: int | None = None, watch: LifeWatch = USUAL) -> None:
         """`memory_bytes`: limit of each child; None: no limit."""
-        self._memory_bytes = memory_bytes
+        self._memory_bytes, self._watch = memory_bytes, watch
 
     def start(self, command: Command) -> "ProcessJob":
         """Start a command; TryAgain when the system refuses another process."""
         command.log.parent.mkdir(parents=True, exist_ok=True)
         with command.log.open("ab") as log:
             try:
-                process = _start(command, log)
+                process = _start(command, log, self._watch)
             except OSError as error:
                 raise TryAgain(f"{command.module}: no process could be started ({error.strerror})") from None
-        return ProcessJob(process, command, self._memory_bytes)
+        return ProcessJob(process, command, self._memory_bytes, self._watch)
 
 
 class SpawnedChild:
@@ -76,17 +79,27 @@ class SpawnedChild:
 
 
 class ProcessJob:
-    """A child process and its process group; the group is killed when the child ends."""
+    """A child process and its process group; the group is killed when the child ends, or shows no sign of life."""
 
-    def __init__(self, process: "SpawnedChild | ForkedChild", command: Command, memory_bytes: int | None) -> None:
+    def __init__(
+        self,
+        process: "SpawnedChild | ForkedChild",
+        command: Command,
+        memory_bytes: int | None,
+        watch: LifeWatch,
+    ) -> None:
         self._process = process
         self._log = command.log
         self._name = command.module
         self._ended = threading.Event()
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._memory = MemoryWatchdog(process.pid, memory_bytes) if memory_bytes is not None else None
+        self._silent = False
         for target in (self._wait_for_end, self._read_lines):
             threading.Thread(target=target, name=f"fleetune-job-{process.pid}", daemon=True).start()
+        if command.watched:
+            sign = functools.partial(processor_time_ns, process.pid)
+            watch.follow(str(process.pid), sign, self._ended.wait, self._end_silent)
         self._send(command.first_line)
 
     def __repr__(self) -> str:
@@ -105,7 +118,10 @@ class ProcessJob:
 
     def poll(self) -> int | None:
         """Exit code; None while the child runs."""
-        return self._process.returncode if self._ended.is_set() else None
+        if not self._ended.is_set():
+            return None
+        code = self._process.returncode
+        return SILENT_CODE if self._silent and code in (None, -signal.SIGKILL) else code
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Exit code; None when the child still runs after `timeout_s`."""
@@ -165,6 +181,14 @@ class ProcessJob:
         if self._memory is not None:
             self._memory.release()
 
+    def _end_silent(self) -> None:
+        self._silent = True
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if not self._ended.wait(AFTER_KILL_S):
+            self._lines.put(None)
+            self._ended.set()
+
     def _read_lines(self) -> None:
         with self._process.stdout as stdout:
             for line in stdout:
@@ -187,7 +211,7 @@ def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **({"PYTHONPATH": path} if path else {})}
 
 
-def _start(command: Command, log: IO[bytes]) -> "SpawnedChild | ForkedChild":
+def _start(command: Command, log: IO[bytes], watch: LifeWatch) -> "SpawnedChild | ForkedChild":
     """Fork the child of a command that preloads modules, start a process of its own for any other."""
     environment = {**inherited_environment(os.environ), **CHILD_ENVIRONMENT, **command.environment}
     arguments = (command.module, *command.arguments)
@@ -199,7 +223,7 @@ def _start(command: Command, log: IO[bytes]) -> "SpawnedChild | ForkedChild":
             warms_up=command.warms_up,
             has_input=bool(command.first_line),
         )
-        if (forked := fork_child(start, command.preloads, log, _spawn_server, command.given_up)) is not None:
+        if (forked := fork_child(start, command.preloads, log, _spawn_server, command.given_up, watch)) is not None:
             return forked
     stdin = subprocess.PIPE if command.first_line else subprocess.DEVNULL
     return SpawnedChild(

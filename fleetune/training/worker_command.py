@@ -51,6 +51,7 @@ class WorkerCommands:
             module=WORKER,
             arguments=("--task", str(folder / TASK)),
             preloads=WORKER_MODULES,
+            watched=False,
             first_line=json_io.text(line).replace("\n", " ").encode(),
             environment={**MALLOC_ENVIRONMENT, **thread_environment(task.fleet.device(device).threads)},
             log=self.log(device),

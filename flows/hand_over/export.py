@@ -1,5 +1,6 @@
 """Exports the model of a run: as a folder, merged, to the hub, or by llama.cpp's converter to a GGUF file."""
 
+import functools
 import shutil
 import subprocess
 import tempfile
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.errors import Refused, TryAgain, first_line
+from fleetune.launching.child import processor_time_ns
+from fleetune.launching.job import SILENT_CODE, describe_exit
+from fleetune.launching.life_watch import USUAL, LifeWatch
 from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import TrainedRun
 
@@ -43,8 +47,11 @@ def export(found: TrainedRun, target: Path, merge: bool) -> Path:
     return target
 
 
-def to_gguf(found: TrainedRun, target: Path) -> Path:
-    """Write `target`, a GGUF file, by llama.cpp's converter on the PATH. Refused without it, or if it fails."""
+def to_gguf(found: TrainedRun, target: Path, watch: LifeWatch = USUAL) -> Path:
+    """Write `target`, a GGUF file, by llama.cpp's converter on the PATH.
+
+    Refused without it, or if it fails; TryAgain if it freezes.
+    """
     converter = shutil.which(CONVERTER)
     if converter is None:
         raise Refused(
@@ -60,16 +67,24 @@ def to_gguf(found: TrainedRun, target: Path) -> Path:
         part = target.with_name(target.name + ".part")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            done = subprocess.run(
-                [converter, str(merged), "--outfile", str(part)], capture_output=True, text=True, check=False
-            )
-            if done.returncode or not part.exists():
-                said = (done.stderr.strip() or done.stdout.strip() or "it says nothing").splitlines()[-1]
+            code, output = _run([converter, str(merged), "--outfile", str(part)], watch)
+            if code == SILENT_CODE:
+                raise TryAgain(f"{CONVERTER} {describe_exit(code)}; run it again")
+            if code or not part.exists():
+                said = (output.strip() or "it says nothing").splitlines()[-1]
                 raise Refused(f"{CONVERTER} failed ({said[:200]}); export with --merge, and look at that folder")
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
     return target
+
+
+def _run(command: list[str], watch: LifeWatch) -> tuple[int, str]:
+    """Run a program to its end; return its exit code and what it has written, its errors at the end."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with watch.following(CONVERTER, functools.partial(processor_time_ns, process.pid), process.kill) as silent:
+            output, errors = process.communicate()
+        return SILENT_CODE if silent.is_set() else process.returncode, errors.strip() or output
 
 
 def push(folder: Path, repository: str, api: Any) -> str:

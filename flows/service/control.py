@@ -1,5 +1,6 @@
 """Start and stop the service of a store: `fleetune up`, `fleetune down`."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.filesystem import check_home, check_utf8
 from fleetune.launching import Command, ProcessLauncher
+from fleetune.launching.child import processor_time_ns
+from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.process import child_command, inherited_environment
 from flows.prefect_server import DATABASE
 from flows.service.environment import WORKER_LIVES, client_environment
@@ -53,10 +56,12 @@ def refuse_password(database: str | None) -> None:
         )
 
 
-def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], None]) -> ServiceRecord:
+def up(
+    local: Path, root: str, options: ServiceOptions, tell: Callable[[str], None], watch: LifeWatch = USUAL
+) -> ServiceRecord:
     """Start the service of a store, or update the deployments of one that runs; returns its record.
 
-    Raises the error that the start ended with.
+    Raises the error that the start ended with; TryAgain if it freezes.
     """
     check_home()
     check_utf8("the working directory", str(Path.cwd()))  # deployments name it
@@ -84,7 +89,8 @@ def up(local: Path, root: str, options: ServiceOptions, tell: Callable[[str], No
             text=True,
         )
     try:
-        _follow(keeper, tell)
+        with watch.following("keeper", functools.partial(processor_time_ns, keeper.pid), keeper.kill):
+            _follow(keeper, tell)
     except BaseException:
         keeper.terminate()  # Ctrl-C while it starts; it has ended already after an error of its own
         raise
@@ -123,7 +129,7 @@ def register_again(files: ServiceFiles, running: ServiceRecord, tell: Callable[[
 
 
 def _follow(keeper: "subprocess.Popen[str]", tell: Callable[[str], None]) -> None:
-    """Tell what a starting keeper prints until it is ready; raises the error that it ends with."""
+    """Tell what a starting keeper prints until it is ready or has ended; raises the error that it ends with."""
     assert keeper.stdout is not None
     with keeper.stdout as lines:
         for line in lines:
@@ -133,6 +139,7 @@ def _follow(keeper: "subprocess.Popen[str]", tell: Callable[[str], None]) -> Non
             if word in ("refused", "failed"):
                 raise by_exit_code(keeper.wait(), text)
             tell(line.strip())
+    keeper.wait()
 
 
 @record
@@ -155,6 +162,7 @@ def down(local: Path, root: str, pause: Callable[[float], None] = time.sleep) ->
     flow_runs = _count_flow_runs(service.keeper)
     files.going_down.touch()
     os.kill(service.keeper, signal.SIGTERM)  # the lock is held, so that this process id is the keeper's
+    os.kill(service.keeper, signal.SIGCONT)  # else one that was stopped would not hear it
     for _ in range(int(END_S / ASK_S)):
         if not files.starting():
             return StoppedService(service=service, flow_runs=flow_runs)

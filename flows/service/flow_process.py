@@ -19,8 +19,7 @@ from uuid import UUID
 
 import psutil
 
-from fleetune.launching.child import die_with
-from fleetune.launching.forking import SERVER
+from fleetune.launching.child import FORK_SERVER, die_with
 from flows.prefect_server import API_URL, HOST
 from flows.service_files import hold
 
@@ -93,7 +92,7 @@ def _has_stage(run: psutil.Process) -> bool:
 
 def _is_stage(process: psutil.Process) -> bool:
     with suppress(psutil.Error):  # it has ended
-        return SERVER not in process.cmdline()
+        return FORK_SERVER not in process.cmdline()
     return False
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from fleetune import filesystem
 from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import FleetuneError, Refused, TryAgain, by_exit_code
-from fleetune.launching import Command, Job, Launcher, ProcessLauncher
+from fleetune.launching import Command, Job, Launcher, ProcessLauncher, describe_exit
 from fleetune.linux import process_identity
 from fleetune.store import Store
 from flows.prefect_server import DATABASE, HOST, answers
@@ -303,11 +303,12 @@ def follow_registration(job: Job, tell: Callable[[str], None]) -> None:
     """Tell what a registration prints; TryAgain when it fails."""
     for line in job.lines():
         tell(line)
-    code = job.wait()
+    code = job.wait() or 0
     if code == Refused.exit_code:
         raise Refused(job.tail(1).strip())
     if code != 0:
-        raise TryAgain(f"the deployments could not be registered ({job.tail(1).strip()}); run it again")
+        why = job.tail(1).strip() or describe_exit(code)
+        raise TryAgain(f"the deployments could not be registered ({why}); run it again")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """`python -m flows.service.worker POOL`: Prefect's process worker, which ends after its flow runs.
 
 Prefect's own command kills the flow runs of a worker that is terminated, and loses the rounds since their checkpoints.
+It also waits for ever for a flow run that is frozen, which holds its deployment's one slot.
 """
 
 import abc
@@ -18,6 +19,9 @@ import psutil
 from prefect.logging.configuration import setup_logging
 from prefect.workers.process import ProcessWorker
 
+from fleetune.launching.child import processor_time_ns
+from fleetune.launching.life_watch import LOOK_S as LIFE_LOOK_S
+from fleetune.launching.life_watch import Silence
 from flows.service.flow_process import LOOK_S, Patience
 from flows.service_files import FOLDER, SUBMITTED
 
@@ -55,7 +59,7 @@ def main() -> None:
 
 async def _work(pool: str) -> None:
     worker, loop = Worker(work_pool_name=pool, name=NAME), asyncio.get_running_loop()
-    work = asyncio.create_task(worker.start(printer=_ignore))
+    work, watch = asyncio.create_task(worker.start(printer=_ignore)), asyncio.create_task(_watch_runs())
     ending: list[asyncio.Task[None]] = []
 
     async def end() -> None:
@@ -70,6 +74,23 @@ async def _work(pool: str) -> None:
         loop.add_signal_handler(number, told)
     with suppress(asyncio.CancelledError):
         await work
+    watch.cancel()
+
+
+async def _watch_runs() -> None:
+    silence = Silence()
+    while True:
+        await asyncio.to_thread(end_silent_runs, os.getpid(), silence)
+        await asyncio.sleep(LIFE_LOOK_S)
+
+
+def end_silent_runs(worker: int, silence: Silence) -> None:
+    """Kill the flow runs of a worker that show no sign of life, which then read Crashed; call it again and again.
+    `worker`: its process."""
+    with suppress(psutil.Error):
+        runs = {f"{run.pid} of {run.create_time()}": run for run in psutil.Process(worker).children()}
+        for name in silence.look({name: processor_time_ns(run.pid) for name, run in runs.items()}):
+            runs[name].kill()
 
 
 def end_runs(worker: int) -> None:

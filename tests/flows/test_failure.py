@@ -18,7 +18,8 @@ from flows.run_log import line_of
 from flows.runner import Runner
 from flows.tracking import StageEvent
 from flows.without_prefect import run_without_prefect
-from tests.support.flows.toy_pipeline import World, run_toy, toy_context
+from tests.support.flows.toy_pipeline import ForkingLauncher, World, run_toy, toy_context
+from tests.support.launching.freezing import WORDS, watch_of
 
 END_S = 20
 
@@ -41,6 +42,21 @@ def test_a_failing_stage_keeps_its_words_and_its_exit_code(
     again = run_toy(root, world.config())
     assert again.stage("learn").why == f"ran: {record.id} did not finish it"
     assert world.started() == ["learn", "score"]
+
+
+@pytest.mark.parametrize("stage", ["shape", "watch"])
+def test_a_stage_that_freezes_ends_its_run_as_one_that_dies(world: World, root: Path, stage: str) -> None:
+    """Bug: a stopped process of a stage held its run for ever, and with it the stage's lock. It is named, and the next
+    run goes on; so is a stage that follows another one, beside it and after it.
+    """
+    world.set(f"freeze-{stage}", "")
+    frozen = replace(toy_context(root), launcher=ForkingLauncher(watch_of(1.0, 1.5)))
+    with pytest.raises(TryAgain, match=f"^stage {stage} {WORDS}"):
+        run_without_prefect(Runner(frozen, world.config(), StageSelection()))
+    (record,) = toy_context(root).store.runs.all()
+    assert (record.state, record.exit_code, record.stage(stage).state) == ("failed", 75, "failed")
+    world.clear(f"freeze-{stage}")
+    assert run_toy(root, world.config()).state == "done"
 
 
 def test_a_store_that_runs_full_is_one_sentence(world: World, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from fleetune.launching import MALLOC_ENVIRONMENT, Command, Job, ProcessLauncher, forking
+from fleetune.launching.child import FORK_SERVER
 from fleetune.launching.forking import KEPT_SERVERS
 
 PATIENCE_S = 30.0
@@ -89,7 +90,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 def server_of(job: Job) -> psutil.Process:
     """The fork server of a running child."""
     server = psutil.Process(job.pid).parent()
-    assert server is not None and forking.SERVER in server.cmdline()
+    assert server is not None and FORK_SERVER in server.cmdline()
     return server
 
 
@@ -117,7 +118,7 @@ def test_a_forked_child_shows_its_own_command_line(start: Start) -> None:
     job = start("print('here', flush=True); import signal; signal.pause()", "--task", "t.json")
     assert next(iter(job.lines())) == "here"
     shown = " ".join(psutil.Process(job.pid).cmdline()).split()
-    assert shown[-3:] == ["script_0", "--task", "t.json"] and forking.SERVER not in shown
+    assert shown[-3:] == ["script_0", "--task", "t.json"] and FORK_SERVER not in shown
 
 
 def test_children_with_another_environment_have_another_server(start: Start, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from fleetune.contracts.fleet_request import DeviceRequest, FleetRequest
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.data.prepared_data import IDS, LABELS, PreparedData
 from fleetune.data.writer import write_data
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Command, Job, LocalSites, ProcessLauncher
 from fleetune.models.model_inputs import input_spec
 from fleetune.preparation.local_data import DeviceWork, prepare_on_devices, reported_digests, survey_devices
 from fleetune.preparation.prepare import data_preparation, write_artifacts
+from tests.support.launching.freezing import WORDS, Freezing
 from tests.support.preparation.instances import preparation_task
 from tests.support.training.model_families import BY_NAME, model_request
 from tests.support.training.planted import found_in, spellings, text_spellings
@@ -102,6 +103,19 @@ def test_what_leaves_a_device_are_counts_digests_and_names_of_labels(data: DataR
         assert command.device_reads == (Path(data.local[device]),), "each device is given its own source only"
         assert set(command.device_writes) <= {work / "devices" / device}
     prepare_on_devices(at, task.data_folder, seed=3)  # again: what is there stays, as after an interrupted attempt
+
+
+def test_a_device_that_freezes_over_its_data_is_named(data: DataRequest, tmp_path: Path) -> None:
+    """Bug: a stopped process that read a device's data held the run for ever; the other devices' processes end, too."""
+    at = DeviceWork(
+        sites=LocalSites(launcher := Freezing()),
+        sources=data.local,
+        model=model_request(BY_NAME["bert"], dropout=True),
+        work=tmp_path / "work",
+    )
+    with pytest.raises(TryAgain, match=f"^data.local.[xy]: reading its data {WORDS}"):
+        survey_devices(at, data)
+    assert len(launcher.jobs) == 2 and None not in [job.poll() for job in launcher.jobs]
 
 
 def test_labels_of_other_spelling_than_the_tested_ones_are_refused(data: DataRequest, tmp_path: Path) -> None:

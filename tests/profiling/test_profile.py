@@ -14,7 +14,7 @@ from fleetune.contracts.profile import Profile, Spread
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain
-from fleetune.launching import LocalSites
+from fleetune.launching import Launcher, LocalSites
 from fleetune.models.graph import Graph
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner
@@ -23,6 +23,7 @@ from fleetune.models.source import configuration
 from fleetune.models.units import fold_into_units, leaf_modules, merge_uncuttable
 from fleetune.profiling.profile import batch_sizes, min_samples, profile, slope_per_sample
 from fleetune.profiling.task import ProfilingTask
+from tests.support.launching.freezing import WORDS, Freezing
 from tests.support.profiling.instances import MODEL, Scripted, ScriptedJob, costs, prepared, profiling_task
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 
@@ -199,6 +200,22 @@ def test_a_device_whose_memory_is_too_small_is_told_what_it_takes(
     with pytest.raises(kind, match=said) as failure:
         profile(profiling_task(tmp_path, Scripted({"bob": job}), ("bob",)))
     assert failure.type is kind
+
+
+def test_a_device_that_freezes_ends_the_profile_as_one_that_dies(tmp_path: Path) -> None:
+    """Bug: a device whose process was stopped, as on a laptop that sleeps, held `profile` for ever. It is named, it
+    ends the others, and nothing is said of its memory."""
+    patient = ScriptedJob([], 0)
+    task = profiling_task(tmp_path, Scripted({"ann": patient, "bob": ScriptedJob([], 0)}), ("ann", "bob"))
+    freezing = Freezing()
+
+    class Sites(LocalSites):
+        def launcher(self, device: str) -> Launcher:
+            return freezing if device == "bob" else super().launcher(device)
+
+    with pytest.raises(TryAgain, match=f"^device bob: profiling {WORDS}.*; log: ") as failure:
+        profile(replace(task, sites=Sites(task.sites.launcher("ann"))))
+    assert "memory" not in str(failure.value) and patient.stopped.is_set()
 
 
 MOBILENET = BY_NAME["mobilenet_v2"]

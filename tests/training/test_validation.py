@@ -23,6 +23,7 @@ from fleetune.training.checkpoints import checkpoint_folder, complete_of, is_who
 from fleetune.training.validation import SCORES, Answer, Validation, best, is_enough
 from stages.entry_point import Channel, StageContext
 from stages.scoring import scorer
+from tests.support.launching.freezing import WORDS, Freezing
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.runs import final_state, plan, prepared, run_plan
 
@@ -268,6 +269,16 @@ def test_scores_beside_a_training_are_those_of_evaluation(tmp_path: Path) -> Non
     job = scorer(StageContext(task=lacking, channel=Channel(io.StringIO())))(checkpoint_folder(work, 4))
     until_s = time.monotonic() + LIMIT_S
     with pytest.raises(Refused, match=r"none/data.json"):
+        while job.result() is None:
+            assert time.monotonic() < until_s
+
+
+def test_a_process_that_scores_and_freezes_has_died(tmp_path: Path) -> None:
+    """Bug: a training whose scorer was stopped waited for its scores for ever. It ends with an error to try again."""
+    task = StageTask(stage="train", run="r", seed=1, config={}, inputs={}, output="", work=str(tmp_path))
+    job = scorer(StageContext(task=task, channel=Channel(io.StringIO())), Freezing())(tmp_path / "round-2")
+    until_s = time.monotonic() + LIMIT_S
+    with pytest.raises(TryAgain, match=f"^scoring a checkpoint {WORDS}.*; run again$"):
         while job.result() is None:
             assert time.monotonic() < until_s
 

@@ -14,11 +14,13 @@ from docker.types import DeviceRequest, Mount
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
 from fleetune.filesystem import check_symlinks
+from fleetune.launching.child import IN_CONTAINER, MARK
 from fleetune.launching.docker import folder_transfer
 from fleetune.launching.docker.engine_client import ENGINE_ERRORS, describe_error
 from fleetune.launching.docker.session import EngineContext, bind_mount, start_with_input
 from fleetune.launching.docker.tar_archive import IMAGE_USER
-from fleetune.launching.job import Command
+from fleetune.launching.job import AFTER_KILL_S, SILENT_CODE, Command
+from fleetune.launching.life_watch import USUAL, LifeWatch
 
 GRACE_S = 2.0
 MIN_PERIOD_US, MIN_QUOTA_US = 10_000, 1_000
@@ -28,6 +30,12 @@ LOST_EXIT_CODE = 255
 ENGINE_RETRY_S = 0.5
 """Pause before an engine that could not be asked is asked again."""
 TAIL_BYTES = 1 << 16
+RUN_CHILD = (
+    "import importlib.util, runpy; (found,) = importlib.util.find_spec('fleetune').submodule_search_locations; "
+    "runpy.run_path(f'{found}/launching/child.py', run_name='__main__')"
+)
+"""Runs child.py by its file's path, wherever the image has it: nothing is imported before it forks what shows its life,
+which so takes little memory."""
 
 
 @record
@@ -52,9 +60,15 @@ class DockerLauncher:
     """Starts commands in containers on `network` (an engine's network mode)."""
 
     def __init__(
-        self, engine: EngineContext, network: str, limits: ContainerLimits, folder_mounts: "FolderMounts"
+        self,
+        engine: EngineContext,
+        network: str,
+        limits: ContainerLimits,
+        folder_mounts: "FolderMounts",
+        watch: LifeWatch = USUAL,
     ) -> None:
         self._engine, self._network, self._limits, self._folder_mounts = engine, network, limits, folder_mounts
+        self._watch = watch
 
     def start(self, command: Command) -> "ContainerJob":
         """Start a command; TryAgain when the engine cannot."""
@@ -63,8 +77,9 @@ class DockerLauncher:
             make_writable(folder)
         container = None
         try:
+            parent = IN_CONTAINER if command.watched else "0"
             container = self._engine.create_python_container(
-                ["-m", "fleetune.launching.child", "0", command.module, *command.arguments],
+                ["-c", RUN_CHILD, parent, command.module, *command.arguments],
                 environment=command.environment,
                 mounts=self._folder_mounts.mounts(command),
                 network_mode=self._network,
@@ -84,7 +99,7 @@ class DockerLauncher:
                 raise TryAgain(f"{command.module}: {reason}") from None
             raise
         collect = None if self._engine.is_here else folder_transfer.fetch_folder
-        return ContainerJob(container, command, self._limits.cores, collect)
+        return ContainerJob(container, command, self._limits.cores, collect, self._watch)
 
 
 class FolderMounts:
@@ -149,19 +164,30 @@ def content_mark(folder: Path) -> int:
 
 
 class ContainerJob:
-    """A command in a started container; the container is removed when the job is stopped or its session closes."""
+    """A command in a started container; the container is removed when the job is stopped or its session closes.
+
+    One that shows no sign of life, as neither does an engine out of reach, is killed and given up.
+    """
 
     def __init__(
-        self, container: Any, command: Command, cores: float | None, collect: Callable[[Any, Path], None] | None
+        self,
+        container: Any,
+        command: Command,
+        cores: float | None,
+        collect: Callable[[Any, Path], None] | None,
+        watch: LifeWatch = USUAL,
     ) -> None:
         self._container, self._command = container, command
         self._cores, self._collect = cores, collect
         self._ended, self._stopping = threading.Event(), threading.Event()
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._code = LOST_EXIT_CODE
-        self._out_of_memory = False
+        self._out_of_memory = self._silent = False
+        self._marks = 0
         readers = [self._thread(self._read_lines), self._thread(self._read_log)]
         self._thread(lambda: self._wait_for_end(readers))
+        if command.watched:
+            watch.follow(container.short_id, lambda: self._marks, self._ended.wait, self._end_silent)
 
     def __repr__(self) -> str:
         return f"<{self._command.module} in container {self._container.short_id}>"
@@ -196,7 +222,9 @@ class ContainerJob:
 
     def poll(self) -> int | None:
         """Exit code; None while it runs."""
-        return self._code if self._ended.is_set() else None
+        if not self._ended.is_set():
+            return None
+        return SILENT_CODE if self._silent and self._code in (LOST_EXIT_CODE, 137) else self._code
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Exit code; None when it still runs after `timeout_s`."""
@@ -212,7 +240,8 @@ class ContainerJob:
             self._ended.wait(grace_s + 10.0)
         with suppress(*ENGINE_ERRORS):
             self._container.remove(force=True, v=True)
-        return self._code
+        code = self.poll()
+        return self._code if code is None else code
 
     def tail(self, lines: int = 10) -> str:
         """The last lines of stderr."""
@@ -259,9 +288,28 @@ class ContainerJob:
 
     def _read_log(self) -> None:
         with self._command.log.open("ab") as log, suppress(*ENGINE_ERRORS):
+            begun = b""
             for chunk in _output(self._container, stdout=False):
-                log.write(chunk)
+                text = begun + chunk
+                begun = text[-1:] if text.endswith(MARK[:1]) else b""  # half a mark, maybe
+                text = text.removesuffix(begun)
+                self._marks += text.count(MARK)
+                log.write(text.replace(MARK, b""))
                 log.flush()
+
+    def _end_silent(self) -> None:
+        self._silent = True
+        self._stopping.set()
+        self._thread(self._kill)
+        if not self._ended.wait(AFTER_KILL_S):
+            self._lines.put(None)
+            self._ended.set()
+
+    def _kill(self) -> None:
+        with suppress(*ENGINE_ERRORS):
+            self._container.kill()
+        with suppress(*ENGINE_ERRORS):
+            self._container.unpause()  # some engines kill nothing that is paused
 
     def _wait_for_end(self, readers: list[threading.Thread]) -> None:
         self._code = self._await_code()

@@ -18,6 +18,7 @@ from fleetune.launching.docker.engine_client import ENGINE_ERRORS, EngineDescrip
 from fleetune.launching.docker.launcher import ContainerLimits, DockerLauncher, FolderMounts
 from fleetune.launching.docker.session import EngineContext, Session, start_with_input
 from fleetune.launching.job import Launcher
+from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.placement import LOOPBACK, DevicePlacement, FleetPlacement, ListenSettings
 from fleetune.launching.process import ProcessLauncher
 
@@ -126,8 +127,8 @@ NO_NETWORK = "none"
 class DockerSites:
     """Sites of a fleet of which some devices, or all, are containers."""
 
-    def __init__(self, placement: FleetPlacement, note: Callable[[str], None]) -> None:
-        self._placement, self._note = placement, note
+    def __init__(self, placement: FleetPlacement, note: Callable[[str], None], watch: LifeWatch = USUAL) -> None:
+        self._placement, self._note, self._watch = placement, note, watch
         self._session: Session | None = None
         self._pauses: dict[str, PauseContainer] = {}
         self._launchers: dict[str, DockerLauncher] = {}
@@ -186,7 +187,7 @@ class DockerSites:
             self._pauses[each.device] = pause
             limits = ContainerLimits(cores=each.cores, memory_bytes=each.memory_bytes, gpu=each.gpu)
             mounts = folder_mounts[each.engine]
-            self._launchers[each.device] = DockerLauncher(context, pause.network_mode, limits, mounts)
+            self._launchers[each.device] = DockerLauncher(context, pause.network_mode, limits, mounts, self._watch)
 
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
             list(pool.map(set_up, placement.in_containers))

@@ -21,6 +21,7 @@ from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import trained_run
 from tests.support.drawing.contents import content
 from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
+from tests.support.launching.freezing import HASTY, WORDS
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
 DINO_LORA = Lora(r=2, targets=("q_proj",))
@@ -170,7 +171,10 @@ def test_nothing_is_overwritten_and_nothing_is_left(tmp_path: Path, monkeypatch:
 def test_a_gguf_file_is_what_the_converter_makes_of_the_merged_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without llama.cpp's converter the way out is said; one that fails leaves no file. (A stand-in converts here.)"""
+    """Without llama.cpp's converter the way out is said; one that fails or freezes leaves no file.
+
+    A stand-in converts here.
+    """
     found, _ = run_of(tmp_path, ModelRequest(task="causal-lm", config=GPT2))
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -183,6 +187,9 @@ def test_a_gguf_file_is_what_the_converter_makes_of_the_merged_model(
     (tools / CONVERTER).write_text("#!/bin/sh\necho no such architecture >&2\nexit 1\n")
     with pytest.raises(Refused, match=r"failed \(no such architecture\)"):
         to_gguf(found, tmp_path / "n.gguf")
+    (tools / CONVERTER).write_text("#!/bin/sh\nkill -STOP $$\n")
+    with pytest.raises(TryAgain, match=WORDS):
+        to_gguf(found, tmp_path / "n.gguf", HASTY)
     assert not list(tmp_path.glob("n.gguf*"))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import psutil
 import pytest
 from prefect.server.concurrency.lease_storage import ConcurrencyLimitLeaseMetadata
 from prefect.types._concurrency import ConcurrencyLeaseHolder
@@ -28,6 +29,8 @@ from flows.service.http_server import TellsWorker
 from flows.service.keeper import Keeper
 from flows.service.worker import Worker
 from flows.service_files import ServiceFiles, ServiceRecord, hold
+from tests.support.flows.service.client import ServiceClient
+from tests.support.launching.freezing import HASTY, WORDS, Freezing
 
 
 def test_a_process_id_that_was_given_again_is_no_keeper(tmp_path: Path) -> None:
@@ -215,6 +218,14 @@ def test_a_registration_ends_with_its_server(tmp_path: Path) -> None:
         assert "registration" not in keeper.jobs
 
 
+def test_a_registration_that_freezes_is_ended(tmp_path: Path) -> None:
+    """Bug: the keeper, or a second `up`, waited for it for ever."""
+    keeper = Keeper(str(tmp_path), 4950, "no", print, Freezing())
+    keeper.jobs["server"] = Hanging()  # type: ignore[assignment]
+    with pytest.raises(TryAgain, match=f"could not be registered .{WORDS}"):
+        keeper.register()
+
+
 @pytest.mark.parametrize("ends", ["run", "worker"])
 def test_only_what_was_started_again_is_registered_anew(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,3 +255,17 @@ def test_only_what_was_started_again_is_registered_anew(
     monkeypatch.setattr(keeping, "LOOK_S", 0.0)
     keeper.watch(lambda: ["one"] if ends == "run" else [], lambda: None)
     assert told == [(WORKER_LIVES, RUNS_ONLY) if ends == "run" else (IN_FOLDER, str(folder))]
+
+
+def test_a_service_that_freezes_while_it_starts_is_given_up(tmp_path: Path) -> None:
+    """Bug: `up` waited for ever for a keeper that was stopped. It is killed, and its server with it."""
+
+    def freeze(_: str) -> None:
+        (keeper,) = [each for each in psutil.Process().children() if "flows.service.keeper" in each.cmdline()]
+        found.extend([keeper, *keeper.children()])
+        keeper.suspend()
+
+    found: list[psutil.Process] = []
+    with pytest.raises(TryAgain, match="ended while it started"):
+        control.up(tmp_path, str(tmp_path), control.ServiceOptions(port=ServiceClient.free_port()), freeze, HASTY)
+    assert found and not psutil.wait_procs(found, timeout=20.0)[1]

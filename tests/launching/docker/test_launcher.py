@@ -4,7 +4,8 @@ import io
 import itertools
 import os
 import tarfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,10 @@ from docker.types import Mount
 
 from fleetune.launching.docker import launcher
 from fleetune.launching.docker.tar_archive import IMAGE_USER
-from fleetune.launching.job import Command
+from fleetune.launching.job import SILENT_CODE, Command
+from tests.support.launching.freezing import HASTY
+
+PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -198,3 +202,77 @@ def test_an_engine_that_cannot_be_asked_is_not_a_dead_container(
 def test_files_that_can_be_read_again_fill_no_memory(told: dict[str, Any], share: float | None) -> None:
     """Both versions of control groups count them as used; one that has ended tells nothing."""
     assert launcher.filled_share(told) == share
+
+
+class Chunks(list[bytes]):
+    """A followed log: these chunks, then silence until the container ends."""
+
+    class _Response:
+        close = staticmethod(lambda: None)
+
+    def __init__(self, chunks: list[bytes], ended: threading.Event) -> None:
+        super().__init__(chunks)
+        self._ended, self._response = ended, self._Response
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from super().__iter__()
+        self._ended.wait(PATIENCE_S)
+
+
+class Paused(ContainerOf):
+    """A container that has written this to stderr, and ends once it is let go on; out of reach it never does."""
+
+    def __init__(self, *chunks: bytes, reached: bool = True) -> None:
+        super().__init__(137)
+        self._chunks, self._reached = list(chunks), reached
+        self.ended = threading.Event()
+        self.asked: list[str] = []
+
+    def logs(self, *, stderr: bool, stream: bool = False, **_: Any) -> Any:
+        chunks = self._chunks if stderr else []
+        return Chunks(chunks, self.ended) if stream else b"".join(chunks)
+
+    def wait(self) -> dict[str, int]:
+        self.ended.wait(PATIENCE_S)
+        return super().wait()
+
+    def kill(self) -> None:
+        self._ask("kill")
+        raise requests.ConnectionError("a paused container is not killed")
+
+    def unpause(self) -> None:
+        self._ask("unpause")
+        self.ended.set()
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if not self._reached:
+            raise requests.ConnectionError("no route to host")
+
+
+def watched(tmp_path: Path, container: Paused) -> launcher.ContainerJob:
+    """A job of it that is given up soon."""
+    return launcher.ContainerJob(container, Command(module="m", log=tmp_path / "log"), None, None, HASTY)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_container_that_shows_no_more_signs_of_life_is_ended(tmp_path: Path, size: int) -> None:
+    """Its log has what it wrote and nothing of its marks, in whatever pieces both come; and an engine that kills
+    nothing paused is told to let it go on, to its end."""
+    said = b"one\0\n\0\ntwo: \0\n2\0, \n\0\nthree\n"
+    container = Paused(*(said[k : k + size] for k in range(0, len(said), size)))
+    job = watched(tmp_path, container)
+    assert list(job.lines()) == []
+    assert job.wait(PATIENCE_S) == SILENT_CODE == job.stop(0)
+    assert container.asked == ["kill", "unpause"]
+    assert (tmp_path / "log").read_bytes() == b"onetwo: 2\0, \nthree\n"
+
+
+def test_a_container_whose_engine_is_gone_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a laptop that sleeps: nothing is heard of it, and it cannot be ended. Its output ends all the same."""
+    monkeypatch.setattr(launcher, "AFTER_KILL_S", 0.1)
+    container = Paused(b"\0\n", reached=False)
+    job = watched(tmp_path, container)
+    assert list(job.lines()) == []
+    assert job.wait(PATIENCE_S) == SILENT_CODE
+    container.ended.set()

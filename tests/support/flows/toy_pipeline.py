@@ -1,9 +1,9 @@
 """A small catalogue of quick stages, for the rules that hold whatever the stages compute.
 
-All of them are this module, run as real processes. They read a folder, the world (the config's data source):
-`value` is what `measure` measures; a file `stop-STAGE` makes that stage say so through the pipe `here` and then wait to
-be killed; `fail-STAGE` holds an exit code, and with `goes-on` a stage that fails leaves half of its work; every start
-adds a line to `started`.
+All of them are this module, run as real processes. They read a folder, the world (the config's data source): `value` is
+what `measure` measures; a file `stop-STAGE` makes that stage say so through the pipe `here` and then wait to be killed;
+`freeze-STAGE` makes it stop itself (SIGSTOP); `fail-STAGE` holds an exit code, and with `goes-on` a stage that fails
+leaves half of its work; every start adds a line to `started`.
 """
 
 import json
@@ -19,6 +19,7 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.store import RunRecord, Store
 from flows.context import RunContext, StageSelection
 from flows.provenance import Commit, MeasurementPair, MeasurementVerdict
@@ -147,9 +148,12 @@ def still_there(stored: Path, measured: Path, config: RunConfig) -> bool:
 class ForkingLauncher:
     """Forks stages from a process that has imported what they import: each import would take longer than a stage."""
 
+    def __init__(self, watch: LifeWatch = USUAL) -> None:
+        self._watch = watch
+
     def start(self, command: Command) -> Job:
         """Start a stage."""
-        return ProcessLauncher().start(replace(command, preloads=IMPORTS, forks=False))
+        return ProcessLauncher(watch=self._watch).start(replace(command, preloads=IMPORTS, forks=False))
 
 
 def toy_context(
@@ -184,6 +188,8 @@ def toy_stage(context: StageContext) -> None:
         (context.work / "half").write_text("done before the stop\n")
         (world / "here").write_text(f"{os.getpid()}\n")
         signal.pause()
+    if (world / f"freeze-{name}").exists():
+        os.kill(os.getpid(), signal.SIGSTOP)
     if (world / f"fail-{name}").exists():
         if (world / "goes-on").exists():
             (context.work / "half").write_text("done before the failure\n")
