@@ -90,7 +90,7 @@ PREPARE = StageSpec(
 )
 PROFILE = StageSpec(
     name="profile",
-    version=7,
+    version=8,
     module="stages.profile",
     config=("model", *BATCH, "training.optimizer", "training.momentum", "profile"),
     inputs=("fleet", "model", "data"),
@@ -111,7 +111,7 @@ PLAN = StageSpec(
 )
 TRAIN = StageSpec(
     name="train",
-    version=5,
+    version=6,
     module="stages.train",
     config=("model", "training"),
     unread=("training.recompute",),  # the plan has what came of it

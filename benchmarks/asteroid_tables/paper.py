@@ -148,6 +148,7 @@ def recorded(model: Model) -> RecordedModel:
 def profile_of(model: Model, fleet: Fleet, micro_batch: int, by_bytes: bool = False) -> Profile:
     """The profile of a model on a simulated fleet; times are linear in the batch size, so two sizes suffice.
 
+    Groups may share batch norms, as in the paper.
     by_bytes: the time of the whole model is divided among units by their activation bytes instead of their FLOPs.
     """
     model_type, graph, module, unit_works = recorded(model)

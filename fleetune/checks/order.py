@@ -99,12 +99,22 @@ def _faults(plan: Plan, device: str, actions: list[Action], own: list[PlacedSegm
 
 
 def _too_early(device: str, actions: list[Action]) -> Iterator[str]:
-    """Yield a backward before its own forward, or an all-reduce before its segment's last backward."""
+    """Yield a forward or backward before what it follows, or an all-reduce before its segment's last backward.
+
+    Forwards of a segment go in the order of micro-batches, as on one machine: running statistics of batch norms move in
+    that order.
+    """
     positions = {(a.lane, a.segment, a.letter, a.micro_batch): index for index, a in enumerate(actions)}
     for position, action in enumerate(actions):
         segment = (action.lane, action.segment)
         if action.letter == BACKWARD and position < positions[*segment, FORWARD, action.micro_batch]:
             yield f"the order of {device} has {action} before its forward"
+            return
+        if action.letter == FORWARD and position < positions.get((*segment, FORWARD, action.micro_batch - 1), -1):
+            yield (
+                f"the order of {device} has {action} before that of micro-batch {action.micro_batch - 1}; forwards of "
+                "a segment go in the order of micro-batches"
+            )
             return
         backwards = [at for key, at in positions.items() if key[:3] == (*segment, BACKWARD)]
         if action.letter == REDUCE and position < max(backwards):

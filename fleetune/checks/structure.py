@@ -56,16 +56,24 @@ def forbidden_cuts(plan: Plan, profile: Profile) -> Iterator[str]:
 
 
 def too_few_samples(plan: Plan, profile: Profile) -> Iterator[str]:
-    """Yield devices with fewer samples of a segment than one of its units can be trained on."""
+    """Yield groups that share what one device must run alone, and devices with fewer samples of a segment than one of
+    its units can be trained on."""
     least = {unit.name: unit.min_samples for unit in profile.units}
     for lane in plan.lanes:
         for index, segment in enumerate(lane.segments):
             neediest = max(segment.units, key=lambda name: least.get(name, 1))
+            needed = least.get(neediest, 1)
+            if len(segment.shares) > 1 and needed >= plan.micro_batch_samples:
+                yield (
+                    f"{', '.join(segment.devices)} share the samples of segment {lane.name}/{index}, but the batch "
+                    f"norms of unit {neediest} need the whole micro-batch on one device; give the segment to one"
+                )
+                continue
             for share in segment.shares:
-                if share.samples < least.get(neediest, 1):
+                if share.samples < needed:
                     yield (
                         f"device {share.device} has {share.samples} of every {plan.micro_batch_samples} samples of "
-                        f"segment {lane.name}/{index}, but unit {neediest} needs at least {least[neediest]} on each "
+                        f"segment {lane.name}/{index}, but unit {neediest} needs at least {needed} on each "
                         "device to be trained; give it so many or more, or leave it out of the segment"
                     )
 

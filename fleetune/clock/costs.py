@@ -87,8 +87,9 @@ def interpolate_trainable(profile: Profile, seconds: Floats, samples: Ints) -> F
     """
     sizes, fewest = profile.batch_sizes, np.array([unit.min_samples for unit in profile.units])
     times = interpolate_table(sizes, seconds, samples)
-    for unit in np.flatnonzero(fewest > 1):
-        times[unit] = interpolate_table(sizes, seconds[unit], np.maximum(samples, fewest[unit]))
+    for least in np.unique(fewest[fewest > 1]):
+        needy = fewest == least
+        times[needy] = interpolate_table(sizes, seconds[needy], np.maximum(samples, least))
     if 1 < sizes[0] <= np.max(fewest):
         unmeasured = (times < 0) & (samples < sizes[0])
         times = np.where(unmeasured, seconds[:, :1] * samples / sizes[0], times)

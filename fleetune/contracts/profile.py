@@ -39,8 +39,8 @@ class Unit:
     flops: int
     """Forward, per sample."""
     min_samples: Annotated[int, Field(exclude_if=lambda value: value == 1)] = 1
-    """Fewest samples that a device can train the unit on at once: 2 where a batch norm sees one value of each channel
-    in a sample. A device that runs the unit has at least so many samples of a micro-batch."""
+    """Fewest samples of a micro-batch that a device can train the unit on. A batch norm, whose statistics are those of
+    the whole micro-batch, needs all of them: no group can share the unit."""
     cut_after: bool = True
     """False if the tensors after this unit cannot be split by samples: the next unit must stay with this one."""
     tied: tuple[str, ...] = ()

@@ -152,6 +152,12 @@ def require_samples(problem: Problem, group: Sequence[str], least: int = 1) -> N
 
 def sample_shortage(problem: Problem, group: Sequence[str], least: int) -> Infeasible:
     """The error for a group whose devices need more samples than a micro-batch has."""
+    if 1 < least == problem.micro_batch_samples:
+        unit = next(unit.name for unit in problem.profile.units if unit.min_samples == least)
+        return Infeasible(
+            f"a group of {len(group)} devices ({', '.join(group)}) cannot share the samples of unit {unit}, whose "
+            "batch norms need the whole micro-batch on one device; name one device, or take strategy asteroid"
+        )
     each = "one sample" if least == 1 else f"{least} samples"
     return Infeasible(
         f"micro_batch_samples is {problem.micro_batch_samples}, but a group of {len(group)} devices "

@@ -15,6 +15,7 @@ from fleetune.contracts.fleet import DOCKER, Device
 from fleetune.contracts.link_codecs import ELEMENT_BYTES
 from fleetune.contracts.profile import DeviceTimes, Profile, Unit
 from fleetune.errors import Refused
+from fleetune.models.batch_norms import sees_whole_batch
 from fleetune.models.compute_copies import copy_bytes
 from fleetune.models.graph import MODULE, Graph, parse_graph
 from fleetune.models.meta_run import run_on_meta
@@ -33,12 +34,13 @@ def profile(task: ProfilingTask) -> Profile:
     graph = parse_graph((task.model_folder / "graph.json").read_bytes(), "graph.json")
     module = skeleton(saved_configuration(task.model_folder / "model"), task.model)
     scored = heads_to_score(task, graph, module) if task.scores else ()
-    fewest = min_samples(graph, module)
-    _check_micro_batch(task.training.micro_batch_samples, max(fewest.values()))
-    costs = _simulate(task, graph, module) if task.fleet.simulated else _measure(task, max(fewest.values()))
+    smallest, samples = smallest_batch(graph, module), task.training.micro_batch_samples
+    _check_micro_batch(samples, smallest)
+    costs = _simulate(task, graph, module) if task.fleet.simulated else _measure(task, smallest)
     units = with_workspaces(
         with_min_samples(
-            unit_sizes(graph, module, costs.activation_bytes, costs.flops, task.training.micro_batch_samples), fewest
+            unit_sizes(graph, module, costs.activation_bytes, costs.flops, samples),
+            min_samples(graph, module, samples),
         ),
         costs.workspace_bytes,
         costs.sizes,
@@ -161,28 +163,34 @@ def slope_per_sample(amounts: Sequence[int], sizes: tuple[int, ...]) -> int:
     return max(0, round((amounts[-1] - amounts[0]) / (sizes[-1] - sizes[0])))
 
 
-def min_samples(recorded: Graph, skeleton: nn.Module) -> dict[str, int]:
-    """Return, by unit, the fewest samples that it can be trained on: 2 if one of its batch norms sees one value of each
+def smallest_batch(recorded: Graph, skeleton: nn.Module) -> int:
+    """Return the fewest samples that the model can be trained on at once: 2 if a batch norm sees one value of each
     channel in a sample, which has no variance in a batch of one; else 1.
 
     `skeleton` is the whole model on the meta device and runs there without data.
     """
-    found = {unit.name: 1 for unit in recorded.units}
-    names = {module: name for name, module in skeleton.named_modules() if isinstance(module, _BatchNorm)}
-    if not names:
-        return found
-    needy: set[str] = set()
+    if not any(isinstance(module, _BatchNorm) for module in skeleton.modules()):
+        return 1
+    values: list[int] = []
 
     def seen(module: nn.Module, inputs: Any) -> None:
-        if isinstance(module, _BatchNorm) and math.prod(inputs[0].shape[2:]) == 1:
-            needy.add(names[module])
+        if isinstance(module, _BatchNorm):
+            values.append(math.prod(inputs[0].shape[2:]))
 
     run_on_meta(recorded, skeleton, seen)
-    for unit in recorded.units:
-        calls = [node.target for node in map(recorded.node, unit.nodes) if node.kind == MODULE]
-        if any(norm == call or norm.startswith(f"{call}.") for norm in needy for call in calls):
-            found[unit.name] = 2
-    return found
+    return 2 if 1 in values else 1
+
+
+def min_samples(recorded: Graph, skeleton: nn.Module, micro_batch_samples: int) -> dict[str, int]:
+    """Return, by unit, the fewest samples of each micro-batch that a device can have: all of them if the unit has a
+    batch norm, else 1."""
+    whole = {
+        unit.name
+        for unit in recorded.units
+        for node in map(recorded.node, unit.nodes)
+        if node.kind == MODULE and sees_whole_batch(skeleton.get_submodule(node.target))
+    }
+    return {unit.name: micro_batch_samples if unit.name in whole else 1 for unit in recorded.units}
 
 
 def unit_sizes(
@@ -235,7 +243,7 @@ def shared_bytes(graph: Graph, skeleton: nn.Module) -> dict[str, int]:
 
 
 def with_min_samples(units: Sequence[Unit], fewest: Mapping[str, int]) -> tuple[Unit, ...]:
-    """Return the units with the fewest samples that each can be trained on, by its name."""
+    """Return the units with the fewest samples that a device can have of each, by its name."""
     return tuple(replace(unit, min_samples=fewest[unit.name]) for unit in units)
 
 

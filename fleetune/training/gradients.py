@@ -26,19 +26,17 @@ from fleetune.training.received import check_alike
 class GradientBucket:
     """One flat tensor that holds every gradient as a view, so that an all-reduce copies nothing.
 
-    Behind the gradients lie batch statistics and one mark per parameter: the number of members whose loss has reached
-    it. Messages may still be sent from this memory until the round is committed, so only the ring writes to it.
+    Behind the gradients lies one mark per parameter: the number of members whose loss has reached it. Messages may
+    still be sent from this memory until the round is committed, so only the ring writes to it.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], statistics: list[torch.Tensor]) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = [p for p in parameters.values() if p.requires_grad]
-        self._statistics = statistics
-        tensors = [*self._parameters, *statistics]
-        like = tensors[0] if tensors else torch.zeros(1)
-        sizes = [*(t.numel() for t in tensors), len(self._parameters)]
+        like = self._parameters[0] if self._parameters else torch.zeros(1)
+        sizes = [*(p.numel() for p in self._parameters), len(self._parameters)]
         self.flat = torch.zeros(max(1, sum(sizes)), dtype=like.dtype, device=like.device)
         *pieces, self._marks = self.flat.narrow(0, 0, sum(sizes)).split(sizes)
-        self._views = [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)]
+        self._views = [piece.view_as(t) for piece, t in zip(pieces, self._parameters, strict=True)]
         self._reached: set[int] = set()
         for number, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._reached.add(number))
@@ -47,20 +45,16 @@ class GradientBucket:
         """Zero the bucket and let a round's gradients accumulate in it."""
         self.flat.zero_()
         self._reached.clear()
-        for parameter, view in zip(self._parameters, self._views, strict=False):
+        for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view
 
-    def add_extras(self, weight: float) -> None:
-        """Write the marks and this member's batch statistics, weighted by its share of the samples."""
+    def mark_reached(self) -> None:
+        """Mark the parameters that this member's loss has reached."""
         for number in self._reached:
             self._marks[number] = 1
-        for statistic, view in zip(self._statistics, self._views[len(self._parameters) :], strict=True):
-            torch.mul(statistic, weight, out=view)
 
-    def unpack(self) -> None:
-        """Read the group's statistics back, and remove the gradient of parameters that no member's loss has reached."""
-        for statistic, view in zip(self._statistics, self._views[len(self._parameters) :], strict=True):
-            statistic.copy_(view)
+    def drop_unreached(self) -> None:
+        """Remove the gradient of parameters that no member's loss has reached."""
         for parameter, mark in zip(self._parameters, self._marks.tolist(), strict=True):
             if not mark:
                 parameter.grad = None

@@ -146,11 +146,6 @@ class BatchNormStatistics:
                     self._kept.append((norm, name, kept))
                     norm._buffers[name] = kept.clone()
 
-    @property
-    def means(self) -> list[torch.Tensor]:
-        """The working copies that a group averages, weighted by samples."""
-        return [self._copy(norm, name) for norm, name, _ in self._kept if name in AVERAGED]
-
     def committed(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the committed statistics by their names among `buffers`."""
         own = {id(kept) for _, _, kept in self._kept}

@@ -3,7 +3,7 @@
     receive  values or gradients of a micro-batch, for the next forward or backward
     run      F: inputs (data, or what was received) -> values or the loss; B: gradients -> autograd
     send     a forward's values, or the gradients of what it has read; with letter R gradients of shared weights
-    reduce   ring all-reduce of gradients and batch statistics; `tie` adds what came from segments with shared weights
+    reduce   ring all-reduce of gradients; `tie` adds what came from segments with shared weights
     pull, push, hand, collect: see `collector`
 
 None of these changes a parameter that counts or a committed statistic; only `commit` does, and what `average` leaves
@@ -273,11 +273,11 @@ class RoundRunner:
         assert seat.bucket is not None, "a group of several devices has a bucket"
         start_s = context.exchange.now_s()
         with context.throttle.throttled():
-            seat.bucket.add_extras(seat.seat.samples / context.plan.micro_batch_samples)
+            seat.bucket.mark_reached()
         began_s = ring_all_reduce(
             context.exchange, step.peers, self._key(RING, step, self._program.device), seat.bucket.flat
         )
-        seat.bucket.unpack()
+        seat.bucket.drop_unreached()
         self._record_action(action, max(start_s, began_s), context.exchange.now_s())
 
     def _tie(self, step: Step) -> None:

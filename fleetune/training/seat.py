@@ -10,6 +10,7 @@ from transformers import PretrainedConfig
 from fleetune.contracts.plan import FORWARD, Plan
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
+from fleetune.models.batch_norms import sees_whole_batch
 from fleetune.models.gates import Regate, gate_segment
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.program import Seat, Step
@@ -143,17 +144,23 @@ def new_seat(
     tied: Mapping[str, tuple[int, ...]],
     collected: bool,
 ) -> TrainingSeat:
-    """Return a seat whose units hold their weights. collected: whether a collector owns the optimizer state."""
+    """Return a seat whose units hold their weights. collected: whether a collector owns the optimizer state. Refused:
+    a group shares batch norms; the checks of a plan find that first where its profile says what units need."""
     carry = [n for n in runner.output_values if runner.graph.value(n).gradient]
-    alone = len(seat.segment.devices) == 1 or collected
-    statistics = BatchNormStatistics(runner)
+    group = seat.segment.devices
+    whole = next((name for name, module in runner.modules.items() if sees_whole_batch(module)), None)
+    if len(group) > 1 and whole is not None:
+        raise Refused(
+            f"plan: {', '.join(group)} share the samples of {whole}, whose batch norms need the whole micro-batch on "
+            "one device; profile and plan the model again"
+        )
     return TrainingSeat(
         seat=seat,
         runner=runner,
         batches=batches,
         optimizer=NamedOptimizer(runner.parameters, training, steps=not collected),
-        statistics=statistics,
-        bucket=None if alone else GradientBucket(runner.parameters, statistics.means),
+        statistics=BatchNormStatistics(runner),
+        bucket=None if len(group) == 1 or collected else GradientBucket(runner.parameters),
         tied=tied,
         gradient_values=() if seat.is_last else tuple(carry),
     )

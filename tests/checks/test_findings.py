@@ -96,6 +96,7 @@ def test_much_missing_memory_is_shown_in_megabytes() -> None:
         (with_order("a", *F3, *B3, "main/1F0"), "has main/1F0, which is not of its segment main/0"),
         (with_order("a", *F3, *B3, "main/0F3"), "has main/0F3, which is not of its segment main/0 in this round"),
         (with_order("a", "main/0B0", *F3, *B3[1:]), "the order of a has main/0B0 before its forward"),
+        (with_order("a", *F3[::-1], *B3), "the order of a has main/0F2 before that of micro-batch 1; forwards of a"),
         (with_order("a", *F3, "main/0R0", *B3), "the order of a has main/0R0 before its last backward"),
         (with_order("z", *F3, *B3), "device z has an order but no segment"),
         (replace(fleets.PLAN, order=with_order("a", *F3, *B3).order * 2), "device a has 2 orders"),

@@ -43,8 +43,8 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 def chain(ready: Prepared) -> Plan:
-    """One device, then a group of two, with error feedback on the links from the first."""
-    made = plan(ready.units, [len(ready.units) // 2], [[8], [4, 4]])
+    """One device with all batch norms, then a group of two, with error feedback on the links from the first."""
+    made = plan(ready.units, [ready.units.index("resnet.pooler")], [[8], [4, 4]])
     uses = tuple(LinkUse(source="d0", target=target, codec="int8", feedback=True) for target in ("d1", "d2"))
     return replace(made, links=uses)
 

@@ -184,7 +184,6 @@ def test_every_kind_of_running_statistic_is_staged() -> None:
     kept = [b for m in {id(m): m for m in modules.values()}.values() for b in m.buffers()]
     before = [b.clone() for b in kept]
     statistics = BatchNormStatistics(cast(models.SegmentRunner, SimpleNamespace(modules=modules)))
-    assert len(statistics.means) == 6
     drawn = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1))
     for _ in range(2):  # the first is dropped
         statistics.start()

@@ -181,7 +181,8 @@ def explain_infeasible(instance: Instance, nearest: Draft) -> str:
             return (
                 f"{plural(len(stage.devices), 'device')} would share {plural(instance.samples, 'sample')} of "
                 f"{_span(instance, stage)}, of which each needs at least {least} for training; no plan was found "
-                "that gives every device enough: leave devices out or take larger micro-batches"
+                "that gives every device enough: leave devices out"
+                + (" or take larger micro-batches" if least < instance.samples else "")
             )
     shortfall = evaluate(instance, nearest).shortfall
     assert shortfall is not None, "only called where nothing fits"

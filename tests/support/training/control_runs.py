@@ -5,7 +5,7 @@ from typing import Any
 
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.training_request import TrainingRequest
-from tests.support.training.control_comparison import Comparison, beside_control, has_batch_norm
+from tests.support.training.control_comparison import Comparison, beside_control
 from tests.support.training.model_families import MINILM, Family
 from tests.support.training.runs import Prepared, final_state, plan, run_plan
 from tests.support.training.unsplit_training import Control
@@ -17,10 +17,9 @@ UNEVEN = [(0, 3), (3, 8)]
 def compared(
     ready: Prepared, cuts: list[int], shares: list[list[int]], training: TrainingRequest, folder: Path
 ) -> Comparison:
-    """Train both ways and compare. Batch norms of the control see the plan's shards."""
-    shards = UNEVEN if all(s == [3, 5] for s in shares) and has_batch_norm(ready) else WHOLE
+    """Train both ways and compare."""
     run = cut_run(ready, plan(ready.units, cuts, shares), training, folder)
-    return beside_control(ready, run, training, shards)
+    return beside_control(ready, run, training, WHOLE)
 
 
 def cut_run(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path, **changes: Any) -> Control:

@@ -3,7 +3,6 @@
 Only the definition of randomness comes from the library: the seeds of units and the order of samples.
 """
 
-import copy
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ class Order:
     """The order of the control's additions; another order may change nothing but rounding."""
 
     shards: Sequence[tuple[int, int]]
-    """The parts of a micro-batch that batch norms see at once."""
+    """The parts of a micro-batch whose gradients are rounded one by one; batch norms see one part."""
     samples: int | None = None
     """Seed of another order of samples in each shard; of models without dropout, whose masks stay where they are."""
     micro_batches: bool = False
@@ -70,19 +69,15 @@ def train_unsplit(
         indices = batch_indices(data.size("train"), training.batch_samples, seed, round)
         rows = {k: torch.from_numpy(v).to(device) for k, v in data.rows("train", indices).items()}
         targets = targets_of(rows["labels"], data.task)
-        replicas = [_statistics(model) for _ in order.shards]
         total = 0.0
         for micro_batch in range(training.micro_batches)[:: -1 if order.micro_batches else 1]:
             here.update(round=round, micro_batch=micro_batch)
             start = micro_batch * training.micro_batch_samples
-            for shard, span in enumerate(order.shards):
+            for span in order.shards:
                 part = {k: v[order.rows(start, span)] for k, v in rows.items()}
-                _restore(model, replicas[shard])
                 loss = loss_of(model, part, data.task) / targets
                 scaler.scale(loss).backward()
-                replicas[shard] = _statistics(model)
                 total += float(loss.detach())
-        _restore(model, _mean(replicas, order.shards))
         scaler.unscale_(optimizer)
         if training.clip_norm is not None:
             clip_grad_norm_(parameters, training.clip_norm)
@@ -136,28 +131,3 @@ def _rate(training: TrainingRequest, round: int) -> float:
         return training.learning_rate
     assert training.schedule == "linear" and training.warmup_rounds == 0
     return training.learning_rate * (1 - round / training.rounds)
-
-
-def _statistics(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return copies of the running statistics of batch norms."""
-    return {n: copy.deepcopy(b) for n, b in model.named_buffers() if "running_" in n or "num_batches" in n}
-
-
-def _restore(model: nn.Module, kept: dict[str, torch.Tensor]) -> None:
-    for name, buffer in model.named_buffers():
-        if name in kept:
-            buffer.copy_(kept[name])
-
-
-def _mean(replicas: list[dict[str, torch.Tensor]], shards: Sequence[tuple[int, int]]) -> dict[str, torch.Tensor]:
-    """Return the sample-weighted mean of the replicas' statistics, on which a group agrees after a round."""
-    size = sum(end - first for first, end in shards)
-    mean = {}
-    for name, value in replicas[0].items():
-        if value.is_floating_point():
-            mean[name] = sum(
-                (r[name] * ((b - a) / size) for r, (a, b) in zip(replicas, shards, strict=True)), torch.zeros(())
-            )
-        else:
-            mean[name] = value
-    return mean
