@@ -14,7 +14,6 @@ import pytest
 
 from fleetune.store import Store
 from flows.prefect_server import answers
-from flows.service_files import store_path
 from tests.support.flows.service.client import SMALL, SMALL_SETS, ServiceClient
 
 
@@ -124,7 +123,7 @@ def test_runs_of_the_command_line_are_shown(service: ServiceClient) -> None:
 def test_the_stores_pages(service: ServiceClient) -> None:
     """Files that a manifest names are shown over HTTP; a file beside them, and another host's name, are not."""
     service.ended(service.start(base="asteroid-b", until="plan", **SMALL))
-    base = f"{service.record.address}{store_path(service.files.auth_string(service.record))}"
+    base = f"{service.record.address}{service.files.pages_path()}"
     plan = next((service.root / "artifacts" / "plan").glob("*/plan.json")).parent
     page = f"{base}/artifacts/plan/{plan.name}/plan.json"
     with urllib.request.urlopen(page) as answer:

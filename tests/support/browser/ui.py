@@ -35,6 +35,13 @@ class Ui:
         self.main = page.get_by_role("main")
         self._address = address
 
+    def log_in(self, login: str) -> None:
+        """Paste what `up` tells into the page that asks for it, which is the first one that a browser comes to."""
+        asks = self.page.get_by_role("textbox")
+        self._load(self._address, asks)
+        asks.fill(login)
+        self.button("Login").click()
+
     def open_deployment(self, name: str = "finetune") -> None:
         """Go to the page of a deployment from the start page."""
         deployments = self.page.get_by_role("link", name="Deployments").first
