@@ -59,7 +59,7 @@ def locked_store_pages(store: Store, key: str, password: bool) -> Starlette:
     async def unlocked(scope: Message, receive: Receive, send: Send) -> None:
         is_right = hmac.compare_digest(scope["path_params"]["key"].encode(), key.encode())
         answer = pages if is_right else _missing("no such page: the key in its address is not this store's")
-        await answer(scope, receive, send)
+        await answer({**scope, "path_params": {}}, receive, send)  # a page has parameters of its own
 
     return Starlette(routes=[Route("/", enter), Mount("/{key}", app=unlocked)])
 
