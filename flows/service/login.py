@@ -8,7 +8,6 @@ applications see one of a stranger.
 """
 
 import asyncio
-import base64
 import hmac
 import json
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Mount
 
+from flows.prefect_server import basic_authorization
 from flows.service.asgi import Application, Message, Receive, Send, replay
 
 UI, STORE = "ui", "store"
@@ -34,7 +34,7 @@ class LoggedInOnly:
     def __init__(self, server: Application, routes: Sequence[BaseRoute], auth_string: str) -> None:
         """`routes`: of the server. `auth_string`: `USER:PASSWORD`."""
         self._server, self._routes, self._auth_string = server, routes, auth_string.encode()
-        self._authorization = b"Basic " + base64.b64encode(self._auth_string)
+        self._authorization = basic_authorization(auth_string).encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one websocket to its end."""
