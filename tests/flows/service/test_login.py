@@ -242,6 +242,7 @@ def test_up_tells_how_to_log_in(store: Store, monkeypatch: pytest.MonkeyPatch, a
     service = ServiceRecord(
         address=HERE, root=str(store.root), keeper=1, started="", authenticated=authenticated, version="1"
     )
+    # replaced: the start of a service takes half a minute
     monkeypatch.setattr(control, "up", lambda *_: service)
     files = ServiceFiles(store.local)
     for terminal in (False, True):
