@@ -51,7 +51,7 @@ def up(options: CommonOptions, port: Port = None, password: Password = None, dat
             "Login           none: every user and program of this machine can read the runs, and run programs as you"
         )
     elif out.is_terminal:
-        out.print(f"Login           {files.login()}  (paste all of it, once in each browser)")
+        out.print(f"Login           {files.login()}  (paste once in each browser)")
     else:  # what others may read, such as the log of a start at boot
         out.print(f"Login           {USER}:PASSWORD, with the password in {files.secret_file}")
     out.print("Stop it with    fleetune down")

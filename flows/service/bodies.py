@@ -4,7 +4,7 @@ from flows.service.asgi import Application, Message, Receive, Send
 
 MOST_BYTES = 16 << 20
 """A longer body is refused. Prefect's clients send logs in parts of 4 MB, and the pages of a run are smaller."""
-TOO_LONG = f"refused: the body of a request may have {MOST_BYTES >> 20} MiB"
+TOO_LONG = f"refused: the body of a request may have {MOST_BYTES >> 20} MiB at most"
 
 
 class BoundedBodies:

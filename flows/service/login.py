@@ -19,7 +19,7 @@ from flows.prefect_server import basic_authorization
 from flows.service.asgi import Application, Message, Receive, Send, replay
 
 UI, STORE = "ui", "store"
-"""Names of the mounts that strangers may read: Prefect's, and that of the store's pages, which look for their key."""
+"""Names of the mounts that strangers may read: Prefect's, and that of the store's pages, which ask for their key."""
 HEALTH = ("/api/health", "/api/ready")
 NEEDED = "the password is needed; fleetune up tells it"
 SUBPROTOCOL = "prefect"
@@ -61,7 +61,7 @@ class LoggedInOnly:
 
         Prefect itself would look only after a websocket has taken one of the hundred places that it has for all.
         """
-        if SUBPROTOCOL not in scope["subprotocols"]:
+        if SUBPROTOCOL not in scope.get("subprotocols", ()):
             return await send({"type": "websocket.close", "code": VIOLATION, "reason": ""})
         begin = await receive()
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})

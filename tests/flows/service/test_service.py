@@ -1,25 +1,20 @@
 """`fleetune up` and `down`: what they start, what they refuse, and what is true after a crash."""
 
-import base64
 import json
 import os
 import signal
 import socket
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from fleetune.store import Store
 from flows.prefect_server import answers
-from tests.support.flows.service.client import LIMIT_S, SMALL, SMALL_SETS, ServiceClient
-
-SOCKETS = 110
-"""More than the requests that Prefect answers at once."""
+from tests.support.flows.service.client import SMALL, SMALL_SETS, ServiceClient
 
 
 def family(service: ServiceClient) -> list[psutil.Process]:
@@ -47,24 +42,6 @@ def listening(process: psutil.Process) -> list[str]:
     with suppress(psutil.Error):
         return [c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"]
     return []
-
-
-def silent_websocket(address: str, path: str) -> socket.socket:
-    """A websocket that the server has accepted, and whose client says nothing."""
-    place = urlsplit(address)
-    opened = socket.create_connection((place.hostname or "", place.port or 0), timeout=LIMIT_S)
-    head = {
-        "Host": place.netloc,
-        "Upgrade": "websocket",
-        "Connection": "Upgrade",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode(),
-        "Sec-WebSocket-Protocol": "prefect",
-    }
-    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items()), "", ""]
-    opened.sendall("\r\n".join(lines).encode())
-    assert b" 101 " in opened.recv(1 << 16)
-    return opened
 
 
 def test_a_second_up_starts_nothing(service: ServiceClient) -> None:
@@ -204,8 +181,8 @@ def test_up_ends_runs_without_a_process(service: ServiceClient) -> None:
 
 
 def test_a_password_and_the_end(tmp_path: Path) -> None:
-    """The API answers nobody without the password, and neither do the store's pages; strangers who say nothing keep
-    nobody out. `down` ends every process of its service, and refuses when there is none."""
+    """The API answers nobody without the password, and neither do the store's pages. `down` ends every process
+    of its service, and refuses when there is none."""
     other = ServiceClient(tmp_path / "runs")
     told = json.loads(other.command("up", "--port", str(other.free_port()), "--json").stdout)
     assert other.call("POST", "/flows/filter", {}), "the deployments' flows"
@@ -218,10 +195,6 @@ def test_a_password_and_the_end(tmp_path: Path) -> None:
         assert b"Log in to" in answer.read()
     with urllib.request.urlopen(f"{told['address']}{other.files.pages_path()}/") as answer:
         assert b"No runs yet" in answer.read()
-    with ExitStack() as strangers:
-        for _ in range(SOCKETS):
-            strangers.enter_context(silent_websocket(told["address"], "/api/events/in"))
-        assert other.call("POST", "/flows/count", {})
     private = (other.files.home, other.files.folder / "secret", other.files.folder / "lock")
     assert [path.stat().st_mode & 0o077 for path in private] == [0, 0, 0], "a lock that others can open they can hold"
     processes = family(other)
