@@ -21,7 +21,7 @@ from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
 from flows.run_log import CommandLog
 from flows.runner import Runner
-from flows.service_files import PRIVATE
+from flows.service_files import HOME, PRIVATE
 from flows.tracking import EventListener, StageEvent, both, ignore_event
 
 RunWith = Callable[[RunContext, RunConfig, StageSelection], RunRecord]
@@ -57,12 +57,13 @@ def run_made(context: RunContext, make: Callable[[RunContext], Runner], dry_run:
     preflight.validate(planned, dry_run)
     if dry_run:
         return planned
-    prefect_server.check_configured_server()
+    home = context.store.local / HOME
+    prefect_server.check_configured_server(home)
     used = filesystem.folders(context.store.local)
     try:
         check_writable(context.store.local)
         context.listen(StageEvent(stage="run", kind="note", text="connecting to Prefect"))
-        prefect_server.ensure(context.store.local / "prefect")
+        prefect_server.ensure(home)
         with runner:
             context.listen(StageEvent(stage="run", kind="started", text=runner.record.id))
             _through_prefect(runner, log)

@@ -11,6 +11,7 @@ Loopback addresses bypass proxies, and an API that the user configured is checke
 """
 
 import atexit
+import base64
 import functools
 import http.client
 import os
@@ -21,7 +22,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,7 +36,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 VARIABLES = ("NO_PROXY", "no_proxy")
 TIMEOUT_S = 10.0
 NEEDS_KEY = (401, 403)
-"""Statuses of an API that answers but asks for a key."""
+"""Statuses of an API that does not let in whoever asks."""
 
 
 def bypass_proxies_for_loopback(environment: MutableMapping[str, str]) -> None:
@@ -60,20 +61,23 @@ def is_loopback(address: str) -> bool:
     return urlsplit(address).hostname in LOOPBACK
 
 
-def check_api(address: str, name: str) -> None:
-    """Ask the Prefect API at `address`, the value of setting `name`, for its health, through proxies as clients do.
+def check_api(address: str, name: str, credentials: Mapping[str, str] | None = None) -> None:
+    """Ask the Prefect API at `address`, the value of setting `name`, for its health and version, through proxies as
+    clients do. `credentials`: headers that say who asks.
 
-    Refused: not an address. TryAgain: no such API answers there.
+    Refused: not an address, or an API that lets in others only. TryAgain: no such API answers there.
     """
     instead = f"or unset {name} to have a server started here"
     given = f"{name} is {address}"
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
         raise Refused(f"{given}: it is not a URL; give one such as http://127.0.0.1:4200/api, {instead}")
-    request = urllib.request.Request(address.rstrip("/") + "/health")
-    if key := os.environ.get("PREFECT_API_KEY"):
-        request.add_header("Authorization", f"Bearer {key}")
+    health, version = (
+        urllib.request.Request(address.rstrip("/") + path, headers=dict(credentials or {}))
+        for path in ("/health", "/admin/version")
+    )
     try:
-        status = _status_of(request)
+        status = _status_of(health)
+        lets_in = status not in NEEDS_KEY and _status_of(version) not in NEEDS_KEY  # everybody may ask for the health
     except ssl.SSLError:
         return  # a server answers; the client decides whether to trust it
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -82,10 +86,15 @@ def check_api(address: str, name: str) -> None:
             return
         why = getattr(why, "strerror", None) or why
         raise TryAgain(f"{given}, where nothing answers{_proxy_note(address)} ({why}): start it, {instead}") from None
-    if status != http.client.OK and status not in NEEDS_KEY:
+    if not lets_in:
+        raise Refused(
+            f"{given}, which asks for a password that it is not given: set {CLIENT_SECRET} (to what fleetune up tells "
+            f"as Login, if that has started it) or PREFECT_API_KEY, {instead}"
+        )
+    if status != http.client.OK:
         said = f"{status} {http.client.responses.get(status, '')}".rstrip()
         raise TryAgain(
-            f"{given}, where no Prefect API answers{_proxy_note(address)} ({said} at {request.full_url}): "
+            f"{given}, where no Prefect API answers{_proxy_note(address)} ({said} at {health.full_url}): "
             f"correct the address, {instead}"
         )
 
@@ -133,8 +142,9 @@ SERVER_ONLY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PRE
 """Disables the user interface and the scheduling services, as Prefect's own temporary server does."""
 
 
-def check_configured_server() -> None:
-    """Check that a server which the user configured answers, before anything is written.
+def check_configured_server(home: Path) -> None:
+    """Check that a server which the user configured answers, before anything is written; the service of the store whose
+    folder `home` is gets its password, also by its address.
 
     Call it before Prefect is imported, as `ensure`. Refused or TryAgain when the server does not answer.
     """
@@ -144,13 +154,33 @@ def check_configured_server() -> None:
         os.environ.setdefault(name, value)
     if not _is_configured():
         return
+    files = ServiceFiles(home.parent)
+    if (service := files.running()) is not None and os.environ.get(API_URL) == service.api and service.authenticated:
+        os.environ.setdefault(CLIENT_SECRET, files.login())
     from prefect.settings import PREFECT_API_URL  # also reads profiles and settings files
 
     address = PREFECT_API_URL.value()
     if address is None or is_loopback(address):
         ignore_proxies()
     if address is not None:
-        check_api(address, "PREFECT_API_URL")
+        check_api(address, API_URL, _credentials())
+
+
+def _credentials() -> dict[str, str]:
+    """Headers by which Prefect's clients say who they are; imports Prefect."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_CLIENT_CUSTOM_HEADERS
+
+    headers = dict(PREFECT_CLIENT_CUSTOM_HEADERS.value() or {})
+    if login := PREFECT_API_AUTH_STRING.value():
+        headers["Authorization"] = basic_authorization(login)
+    elif key := PREFECT_API_KEY.value():
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+def basic_authorization(login: str) -> str:
+    """The header that says `USER:PASSWORD`, as Prefect's clients send it."""
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
 def ensure(home: Path) -> None:

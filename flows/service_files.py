@@ -22,6 +22,10 @@ from fleetune.store import Lock
 from fleetune.store.lock import is_held
 
 HOME, FOLDER, SUBMITTED = "prefect", "service", "submitted"
+USER = "fleetune"
+PAGES = "/store"
+"""Path on the server under which the store's pages lie."""
+KEY_CHARACTERS = 32
 PRIVATE = 0o700
 
 
@@ -37,7 +41,7 @@ class ServiceRecord:
     """Process id of the keeper."""
     started: str
     authenticated: bool
-    """The server asks for the password in the file `secret`."""
+    """The server asks for the password in the file `secret`; False where the user has said that it shall not."""
     version: str
     identity: str = ""
     """Which process the keeper is, see process_identity; empty in records of older versions."""
@@ -88,9 +92,14 @@ class ServiceFiles:
         """True when a keeper holds the lock."""
         return is_held(self.folder / "lock")
 
+    @property
+    def secret_file(self) -> Path:
+        """The file of the password, which only this user can read."""
+        return self.folder / "secret"
+
     def secret(self) -> str:
-        """The password of the server, made when there is none; only this user can read its file."""
-        path = self.folder / "secret"
+        """The password of the server, made when there is none."""
+        path = self.secret_file
         with suppress(FileNotFoundError):
             if found := path.read_text(encoding="ascii").strip():  # a lost power can leave it empty
                 return found
@@ -101,7 +110,19 @@ class ServiceFiles:
 
     def auth_string(self, service: ServiceRecord) -> str:
         """Prefect's auth string of a running service; empty when it asks for none."""
-        return f"fleetune:{self.secret()}" if service.authenticated else ""
+        return self.login() if service.authenticated else ""
+
+    def login(self) -> str:
+        """What people paste into the login of Prefect's UI, and its clients send: `USER:PASSWORD`."""
+        return f"{USER}:{self.secret()}"
+
+    def key(self) -> str:
+        """The key in addresses of the store's pages; it stays the same with another port and without a password."""
+        return hashlib.sha256(f"store:{self.login()}".encode()).hexdigest()[:KEY_CHARACTERS]
+
+    def pages_path(self) -> str:
+        """Path of the store's pages on the server, for links."""
+        return f"{PAGES}/{self.key()}"
 
     def mark(self, url: str) -> str:
         """A mark by which a database's URL is known again and which tells nothing of its password; empty for none."""
@@ -131,18 +152,6 @@ def make_home(home: Path) -> None:
     found = home.stat()
     if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != PRIVATE:
         home.chmod(PRIVATE)
-
-
-def lasting_path(files: ServiceFiles) -> str:
-    """Path of the store's pages that stays the same with and without a password, for links that are kept."""
-    return store_path(f"fleetune:{files.secret()}")
-
-
-def store_path(auth_string: str) -> str:
-    """Path of the store's pages on the server; with authentication it cannot be guessed."""
-    if not auth_string:
-        return "/store"
-    return f"/store/{hashlib.sha256(f'store:{auth_string}'.encode()).hexdigest()[:32]}"
 
 
 def hold(local: Path, flow_run: str) -> Lock:

@@ -1,6 +1,5 @@
 """Flow runs of a service: what they take besides their stages, as the server's own clock says."""
 
-import base64
 import json
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from benchmarks.pipeline.commands import COMMAND
 from benchmarks.report import Figure, median_and_spread
 from fleetune.contracts.record import record
 from fleetune.store import RunRecord, Store
+from flows.prefect_server import basic_authorization
 from flows.service_files import ServiceFiles
 
 OVERHEAD_S, REUSED_S, REFUSED_S = 1.0, 5.0, 3.0
@@ -71,7 +71,7 @@ class Service:
         request = urllib.request.Request(f"{running.api}{path}", method=method, data=content)
         request.add_header("Content-Type", "application/json")
         if auth_string := files.auth_string(running):
-            request.add_header("Authorization", "Basic " + base64.b64encode(auth_string.encode()).decode())
+            request.add_header("Authorization", basic_authorization(auth_string))
         return json.loads(answer(request))
 
     def run(self, **parameters: Any) -> TimedRun:

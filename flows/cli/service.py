@@ -10,7 +10,12 @@ Port = Annotated[
     int | None, typer.Option(min=1, max=65535, help="Port of the server, on loopback.", show_default="4200")
 ]
 Password = Annotated[
-    bool | None, typer.Option(help="Ask for a password; by default if other people log in to this machine.")
+    bool | None,
+    typer.Option(
+        help="Ask for the password that is made at the first `up`. Without one, every user and program of this machine "
+        "can read the runs and run programs as you.",
+        show_default="--password",
+    ),
 ]
 Database = Annotated[
     str | None,
@@ -27,22 +32,28 @@ def up(options: CommonOptions, port: Port = None, password: Password = None, dat
     """Start Prefect's server with its UI, a worker, and the deployments of this store; nothing if they run."""
     from fleetune.contracts import json_io
     from flows.service import control
-    from flows.service_files import ServiceFiles, store_path
+    from flows.service_files import PAGES, USER, ServiceFiles
 
     local = options.folder()
     out = options.console()
     control.refuse_password(database)
     wanted = control.ServiceOptions(port=port, password=password, database=database)
     service = control.up(local, options.root, wanted, (lambda line: None) if options.as_json else out.print)
-    auth_string = ServiceFiles(local).auth_string(service)
-    store = f"{service.address}{store_path(auth_string)}/"
+    files, store = ServiceFiles(local), f"{service.address}{PAGES}/"
     if options.as_json:
-        options.print_json({**json_io.dump(service), "store": store})
+        secret = str(files.secret_file) if service.authenticated else None
+        options.print_json({**json_io.dump(service), "store": store, "password_file": secret})
         return
     out.print(f"Prefect's UI    {service.address}")
     out.print(f"Runs and files  {store}")
-    if auth_string:
-        out.print(f"Login           {auth_string}  (paste all of it)")
+    if not service.authenticated:
+        out.print(
+            "Login           none: every user and program of this machine can read the runs, and run programs as you"
+        )
+    elif out.is_terminal:
+        out.print(f"Login           {files.login()}  (paste once in each browser)")
+    else:  # what others may read, such as the log of a start at boot
+        out.print(f"Login           {USER}:PASSWORD, with the password in {files.secret_file}")
     out.print("Stop it with    fleetune down")
 
 

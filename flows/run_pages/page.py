@@ -8,7 +8,7 @@ from fleetune.contracts.record import record
 from fleetune.drawing.svg import image_url
 from fleetune.store import Store
 from flows.prefect_server import API_URL
-from flows.service_files import ServiceFiles, lasting_path
+from flows.service_files import ServiceFiles
 
 MOST_PAGE_BYTES, MOST_PICTURE_BYTES = 180_000, 50_000
 """Bounds of a page, and of one picture in it as a data URL."""
@@ -114,4 +114,4 @@ def links_of(store: Store) -> StoreLinks:
     if service is None:
         return StoreLinks(root=store.root if "://" in store.root else str(Path(store.root).resolve()))
     elsewhere = os.environ.get(API_URL, service.api) != service.api
-    return StoreLinks(root=service.root, pages=f"{service.address if elsewhere else ''}{lasting_path(files)}")
+    return StoreLinks(root=service.root, pages=f"{service.address if elsewhere else ''}{files.pages_path()}")

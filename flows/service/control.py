@@ -22,13 +22,12 @@ from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.process import child_command, inherited_environment
 from flows.prefect_server import DATABASE
 from flows.service.environment import WORKER_LIVES, client_environment
-from flows.service.keeper import follow_registration, note_folder
+from flows.service.keeper import NO_PASSWORD, follow_registration, note_folder
 from flows.service_files import ServiceFiles, ServiceRecord, make_home
 
 END_S, ASK_S = 75.0, 0.1
 PORT = 4200
 FLOW_PROCESS = "flows.service.flow_process"
-PASSWORD = {None: "auto", True: "yes", False: "no"}
 
 
 @record
@@ -38,7 +37,7 @@ class ServiceOptions:
     port: int | None = None
     """Port of the server; None: PORT, or that of the service that runs."""
     password: bool | None = None
-    """The server asks for a password; None: if other people log in to this machine."""
+    """The server asks for a password; None: it does, or what the service that runs does."""
     database: str | None = None
     """SQLAlchemy URL of the server's database; None: what the environment says, else a SQLite file in the store."""
 
@@ -78,9 +77,10 @@ def up(
     files.folder.mkdir(exist_ok=True)
     url = options.given_database()
     database = {DATABASE: url} if url else {}
+    without = [NO_PASSWORD] if options.password is False else []
     with (files.folder / "keeper.log").open("ab") as log:
         keeper = subprocess.Popen(
-            [*child_command(0), "flows.service.keeper", str(options.port or PORT), root, PASSWORD[options.password]],
+            [*child_command(0), "flows.service.keeper", str(options.port or PORT), root, *without],
             env={**inherited_environment(os.environ), **database, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -7,7 +7,6 @@ before only a quarter of an hour later, whereas the keeper looks every few secon
 Prefect's client, whose import takes seconds.
 """
 
-import base64
 import http.client
 import json
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 from fleetune.store.lock import remove_free
 from flows.next_step import NEXT, again, and_next, command
-from flows.prefect_server import HOST
+from flows.prefect_server import HOST, basic_authorization
 from flows.service_files import ServiceFiles
 
 TIMEOUT_S = 10.0
@@ -31,10 +30,8 @@ class ServerApi:
     def __init__(self, port: int, auth_string: str) -> None:
         """`auth_string`: the server's, or empty."""
         self._port = port
-        token = base64.b64encode(auth_string.encode()).decode()
-        self._headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Basic {token}"} if auth_string else {}
-        )
+        authorization = {"Authorization": basic_authorization(auth_string)} if auth_string else {}
+        self._headers = {"Content-Type": "application/json", **authorization}
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Return the answer's document; None where there is no such thing. Raises one of ERRORS."""

@@ -1,7 +1,7 @@
 """`python -m flows.service.http_server PORT ROOT`: Prefect's server with its UI, and the store's pages beside it.
 
 The keeper has reserved the port, so that no other user's program can answer in its place. The auth string arrives on
-the first line of stdin, which no list of processes shows; an empty line means none.
+the first line of stdin, which no list of processes shows; an empty line means that everyone is let in.
 """
 
 import os
@@ -15,12 +15,17 @@ from urllib.parse import urlsplit
 
 from fleetune.errors import FleetuneError
 from flows.prefect_server import CLIENT_SECRET, DATABASE, HOST, LOOPBACK, SECRET
-from flows.service_files import ServiceFiles, lasting_path, store_path
+from flows.service.asgi import Application, Message, Receive, Send
+from flows.service_files import PAGES, ServiceFiles
 
-if TYPE_CHECKING:  # it imports Prefect, which reads the settings that `main` makes
-    from flows.service.ui_patches import Application, Message, Receive, Send
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from fleetune.store import Store
 
 GRACE_S = 3
+MOST_MESSAGE_BYTES = 4 << 20
+"""Longest message of a websocket; Prefect takes events of 1.5 MB."""
 STATIC = "PREFECT_UI_STATIC_DIRECTORY"
 """Prefect's variable for the folder in which it keeps a copy of its UI."""
 
@@ -29,6 +34,7 @@ def main() -> None:
     """Serve until the process is terminated."""
     port, root = int(sys.argv[1]), sys.argv[2]
     auth_string = sys.stdin.readline().strip()
+    os.environ.pop(SECRET, None)  # a password that the user's own server has
     if auth_string:
         os.environ[SECRET] = os.environ[CLIENT_SECRET] = auth_string
     if url := os.environ.get(DATABASE):
@@ -50,28 +56,43 @@ def _check(url: str) -> None:
 def _serve(listener: socket.socket, root: str, auth_string: str) -> None:
     import uvicorn
     from prefect.server.api.server import create_app
-    from starlette.routing import Mount
 
     import flows.service.automations  # noqa: F401  (the server finds the block by its class)
     from fleetune.store import Store
     from flows.new_database import copy_new_databases
     from flows.service.cron_times import follow_cron
-    from flows.service.store_pages import store_pages
-    from flows.service.ui_patches import LocksFirst, NamesOfAllStates, put_form_in_columns
+    from flows.service.ui_patches import put_style
     from flows.sqlite_cursors import close_failed_cursors
 
     close_failed_cursors()
     follow_cron()
     copy_new_databases()
     app = create_app()
-    put_form_in_columns(Path(os.environ[STATIC]))
-    store = Store(root)
-    paths = {store_path(auth_string), lasting_path(ServiceFiles(store.local))}
-    for path in sorted(paths):  # before the UI's "/", and the longer one before the one that it begins with
-        app.router.routes.insert(0, Mount(path, app=store_pages(store)))
-    served = OwnPagesOnly(TellsWorker(LocksFirst(NamesOfAllStates(app)), ServiceFiles(store.local).submitted))
-    config = uvicorn.Config(served, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_S)
+    put_style(Path(os.environ[STATIC]))
+    config = uvicorn.Config(
+        application(app, Store(root), auth_string),
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=GRACE_S,
+        ws_max_size=MOST_MESSAGE_BYTES,
+    )
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def application(app: "FastAPI", store: "Store", auth_string: str) -> Application:
+    """Prefect's application `app` with the store's pages, behind the password and our other applications."""
+    from starlette.routing import Mount
+
+    from flows.service.bodies import BoundedBodies
+    from flows.service.login import STORE, LoggedInOnly
+    from flows.service.store_pages import locked_store_pages
+    from flows.service.ui_patches import LocksFirst, NamesOfAllStates
+
+    files = ServiceFiles(store.local)
+    pages = locked_store_pages(store, files.key(), password=bool(auth_string))
+    app.router.routes.insert(0, Mount(PAGES, app=pages, name=STORE))  # before the UI's "/"
+    inner = BoundedBodies(TellsWorker(LocksFirst(NamesOfAllStates(app)), files.submitted))
+    return OwnPagesOnly(LoggedInOnly(inner, app.routes, auth_string) if auth_string else inner)
 
 
 SUBMISSIONS = re.compile(r"/api/(deployments/[^/]+/create_flow_run|flow_runs/[^/]+/(set_state|resume))/?")

@@ -1,4 +1,4 @@
-"""`python -m flows.service.keeper PORT ROOT PASSWORD`: keeps Prefect's server and a worker running until terminated.
+"""`python -m flows.service.keeper PORT ROOT [--no-password]`: keeps Prefect's server and a worker until terminated.
 
 It holds the service's lock, so that a store has one service at most. Its children die with it. Lines on stdout tell the
 command that started it what happens; the last is `ready`, or `refused REASON`.
@@ -7,7 +7,6 @@ command that started it what happens; the last is `ready`, or `refused REASON`.
 import datetime
 import errno
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -38,19 +37,16 @@ MOST_PAUSE_S = 60.0
 """Longest pause before a child that keeps ending is started again."""
 MOST_LOG_BYTES = 10_000_000
 """A longer log of a child is set aside."""
-HOMES = Path("/home")
-FIRST_USER_ID = 1000
-"""Smallest user id of people on Linux; smaller ones belong to the system's services."""
-NO_SHELL = ("nologin", "false", "sync", "halt", "shutdown")
+NO_PASSWORD = "--no-password"
 
 
 class Keeper:
     """The server and the worker of one store."""
 
     def __init__(
-        self, root: str, port: int, password: str, tell: Callable[[str], None], launcher: Launcher | None = None
+        self, root: str, port: int, password: bool, tell: Callable[[str], None], launcher: Launcher | None = None
     ) -> None:
-        """`password`: `yes`, `no`, or `auto`, which asks for one on a machine that other people log in to.
+        """`password`: the server asks for one.
 
         `launcher`: starts the server, the worker and registrations; None: as processes.
         """
@@ -91,8 +87,7 @@ class Keeper:
             lock.release()
 
     def _start(self) -> None:
-        if self._password == "yes" or (self._password == "auto" and other_people(os.getuid())):
-            self._auth = f"fleetune:{self._files.secret()}"
+        self._auth = self._files.login() if self._password else ""
         self._tell("starting Prefect's server (the first start creates its database)")
         self._start_server()
         self._files.write(self._record())
@@ -279,26 +274,6 @@ def reserve(port: int) -> socket.socket:
     return reserved
 
 
-def other_people(own: int, homes: Path = HOMES) -> list[str]:
-    """Names of other accounts of this machine that people log in with, and of their folders: a directory of accounts
-    elsewhere (LDAP) does not list them.
-    """
-    listed = {
-        entry.pw_name
-        for entry in pwd.getpwall()
-        if _is_person(entry.pw_uid, own) and Path(entry.pw_shell).name not in NO_SHELL
-    }
-    known = {entry.pw_uid for entry in pwd.getpwall()}
-    folders = {
-        path.name for path in homes.glob("*") if _is_person(uid := path.lstat().st_uid, own) and uid not in known
-    }
-    return sorted(listed | folders)
-
-
-def _is_person(uid: int, own: int) -> bool:
-    return uid >= FIRST_USER_ID and uid not in (own, 65534)
-
-
 def follow_registration(job: Job, tell: Callable[[str], None]) -> None:
     """Tell what a registration prints; TryAgain when it fails."""
     for line in job.lines():
@@ -321,8 +296,8 @@ def main() -> None:
         except BrokenPipeError:  # the command that started it has ended
             sys.stdout = sys.stderr
 
-    port, root, password = sys.argv[1:]
-    keeper = Keeper(root, int(port), password, tell)
+    port, root, *options = sys.argv[1:]
+    keeper = Keeper(root, int(port), NO_PASSWORD not in options, tell)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, keeper.stop)
     try:

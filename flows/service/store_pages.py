@@ -1,26 +1,29 @@
 """The store over HTTP, read-only: runs, their stages, and every file of their artifacts.
 
-Prefect's UI drops `file://` links, so that artifacts need addresses. Pages carry a policy that lets a stored file, such
+Prefect's UI drops `file://` links, so that artifacts need addresses. A browser that follows a link sends no password,
+and a cookie would reach every port of this machine, so that the addresses hold a key, which only the password tells;
+the page without a key makes it of what the UI has kept of its login. Pages carry a policy that lets a stored file, such
 as an HTML page that came with a model, neither run scripts nor speak to Prefect's API on the same address.
 """
 
+import hmac
 from collections.abc import Callable
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
 
 from fleetune.contracts import json_io
 from fleetune.errors import FleetuneError
 from fleetune.store import Store
 from flows import yaml_file
 from flows.comparison.archive import every, read
+from flows.service.asgi import Message, Receive, Send
+from flows.service_files import KEY_CHARACTERS
 
 POLICY = "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; sandbox"
 HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -28,6 +31,9 @@ SHOWN = {".html": "text/html", ".json": "application/json", ".jsonl": "text/plai
          ".md": "text/plain", ".yaml": "text/plain", ".log": "text/plain", ".svg": "image/svg+xml",
          ".png": "image/png"}  # fmt: skip
 """Suffix -> media type of files that a browser shows; it saves all others."""
+
+ENTER_POLICY = {"Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"}
+"""The page without a key runs a script of its own, and shows nothing of the store."""
 
 _PAGES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "pages"),
@@ -38,8 +44,28 @@ _PAGES = Environment(
 )
 
 
+def locked_store_pages(store: Store, key: str, password: bool) -> Starlette:
+    """The pages under `/KEY/`, and the page `/`, from which a browser that has logged in comes to them; without a
+    `password` everyone does."""
+    pages = store_pages(store)
+
+    async def enter(request: Request) -> Response:
+        base = request.scope.get("root_path", "")
+        if not password:
+            return RedirectResponse(f"{base}/{key}/")
+        page = _PAGES.get_template("enter.html").render(base=base, key_characters=KEY_CHARACTERS)
+        return HTMLResponse(page, headers={**HEADERS, **ENTER_POLICY})
+
+    async def unlocked(scope: Message, receive: Receive, send: Send) -> None:
+        is_right = hmac.compare_digest(scope["path_params"]["key"].encode(), key.encode())
+        answer = pages if is_right else _missing("no such page: the key in its address is not this store's")
+        await answer({**scope, "path_params": {}}, receive, send)  # a page has parameters of its own
+
+    return Starlette(routes=[Route("/", enter), Mount("/{key}", app=unlocked)])
+
+
 def store_pages(store: Store) -> Starlette:
-    """The application; it answers only to loopback names, whatever a web page elsewhere resolves to this address."""
+    """The pages alone, for whoever may ask for them."""
     pages = StorePages(store)
     return Starlette(
         routes=[
@@ -48,8 +74,7 @@ def store_pages(store: Store) -> Starlette:
             Route("/comparisons/{comparison}/{file}", pages.comparison),
             Route("/artifacts/{kind}/{digest}", pages.artifact),
             Route("/artifacts/{kind}/{digest}/{path:path}", pages.file),
-        ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])],
+        ]
     )
 
 

@@ -1,8 +1,9 @@
-"""Additions of the service to Prefect's UI: a form in columns, states with our own names, and writes that wait.
+"""Additions of the service to Prefect's UI: a form in columns, a login that says what it wants, states with our own
+names, and writes that wait.
 
 The form. Prefect draws one field below the other, each as wide as the window, and no schema can change that. The style
 sheet is put into the copy of the UI that the service serves, so that the form fits one screen. Where a release of
-Prefect builds its form otherwise, the form is long again, and works.
+Prefect builds its form otherwise, the form is long again, and works. So does the login, whose field has no label.
 
 Names of states (Promoted, NotBetter, Refused, ...). The UI's default filter, "All except scheduled", is a list of
 Prefect's own names for states, so that the pages of deployments would leave out every night that ended as Promoted. The
@@ -21,7 +22,7 @@ this.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -30,17 +31,22 @@ from typing import Any
 from prefect.server.database.configurations import AioSqliteConfiguration
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
+from flows.service.asgi import Application, Message, Receive, Send, replay
+from flows.service.bodies import read_body
+
 PAGE = Path("v2") / "index.html"
 HEAD_ENDS = "</head>"
 RULES = (
     "form div:has(> .group > fieldset) {"
     " display: grid; grid-template-columns: repeat(auto-fill, minmax(min(22rem, 100%), 1fr)); align-items: start; }"
+    " form:has(input[placeholder='admin:pass'])::after {"
+    " content: 'Paste all that fleetune up tells as Login: fleetune:\\2026'; font-size: 0.875rem; }"
 )
 STYLE = f'<style id="fleetune">{RULES}</style>'
 _PUT_BEFORE = re.compile(r'<style id="fleetune">.*?</style>', re.DOTALL)
 
 
-def put_form_in_columns(ui: Path) -> None:
+def put_style(ui: Path) -> None:
     """Put the style sheet into the copy of the UI in the folder `ui`, once; a copy that cannot be written stays."""
     page = ui / PAGE
     with suppress(OSError, UnicodeDecodeError):
@@ -57,11 +63,6 @@ ENDS = frozenset({"Completed", "Cancelled", "Crashed", "Failed"})
 SCHEDULED = "Scheduled"
 LISTS = tuple(f"/api/flow_runs/{word}" for word in ("filter", "paginate", "count", "history"))
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
-
 
 class NamesOfAllStates:
     """An ASGI application before Prefect's: it changes what lists of runs are asked for."""
@@ -74,33 +75,13 @@ class NamesOfAllStates:
         if scope["type"] != "http" or scope["path"].rstrip("/") not in LISTS:
             return await self._server(scope, receive, send)
         body = await read_body(receive)
-        if body is not None:
-            body = widened(body)
-            headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
-            scope = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
-        await self._server(scope, replay(body, receive), send)
-
-
-async def read_body(receive: Receive) -> bytes | None:
-    """The whole body of a request; None where the client has gone before its end."""
-    parts = []
-    while (message := await receive())["type"] == "http.request":
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-    return None
-
-
-def replay(body: bytes | None, receive: Receive) -> Receive:
-    """What an application reads of a request whose body was read already."""
-    last: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-    if body is None:
-        last = [{"type": "http.disconnect"}]
-
-    async def read() -> Message:
-        return last.pop() if last else await receive()
-
-    return read
+        if body is None:
+            return None
+        body = widened(body)
+        headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+        scope = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        whole = {"type": "http.request", "body": body, "more_body": False}
+        await self._server(scope, replay([whole], receive), send)
 
 
 def widened(body: bytes) -> bytes:
@@ -110,7 +91,7 @@ def widened(body: bytes) -> bytes:
         asked = json.loads(body)
         named = asked["flow_runs"]["state"]["name"]
         names = set(named["any_"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return body
     if not names >= ENDS or SCHEDULED in names:
         return body

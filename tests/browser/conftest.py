@@ -16,7 +16,7 @@ from tests.support.flows.service.client import ServiceClient
 from tests.support.left_out import LeftOut, leave_out
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, StorageState
 
     from tests.support.browser.ui import Ui
 
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceClient]:
     """A service of an empty store, started and stopped by the commands that people use."""
     client = ServiceClient(tmp_path_factory.mktemp("browser") / "runs")
-    client.command("up", "--port", str(client.free_port()), "--no-password")
+    client.command("up", "--port", str(client.free_port()))
     yield client
     client.command("down")
 
@@ -54,14 +54,27 @@ def browser() -> "Iterator[Browser]":
         yield opened
 
 
+@pytest.fixture(scope="package")
+def logged_in(browser: "Browser", service: ServiceClient) -> "StorageState":
+    """What a browser keeps once somebody has logged in."""
+    from tests.support.browser.ui import Ui
+
+    with browser.new_context() as context:
+        Ui(context.new_page(), service.record.address).log_in(service.files.login())
+        return context.storage_state()
+
+
 @pytest.fixture
-def ui(browser: "Browser", service: ServiceClient) -> "Iterator[Ui]":
-    """Prefect's UI of the service in a window of its own; an error of its scripts fails the test, except for two that
-    its drawing of a run raises now and then when the page is left.
+def ui(browser: "Browser", service: ServiceClient, logged_in: "StorageState") -> "Iterator[Ui]":
+    """Prefect's UI of the service in a window of its own, of somebody who has logged in; an error of its scripts
+    fails the test, except for two that its drawing of a run raises now and then when the page is left.
     """
+    from playwright.sync_api import ViewportSize
+
     from tests.support.browser.ui import LIMIT_MS, Ui
 
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce")
+    window = ViewportSize(width=WIDTH, height=HEIGHT)
+    page = browser.new_page(viewport=window, reduced_motion="reduce", storage_state=logged_in)
     page.set_default_timeout(LIMIT_MS)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))

@@ -1,4 +1,5 @@
-"""What people do in the browser works: the form, a run and its artifacts, a copy, a schedule, cancel and retry."""
+"""What people do in the browser works: the login, the form, a run and its artifacts, a copy, a schedule, cancel
+and retry."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +7,7 @@ from urllib.parse import urljoin
 
 import pytest
 import yaml
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from fleetune.store import RunRecord, Store
 from flows.form import AS_GIVEN, STAGE_NAMES, names_in
@@ -57,6 +58,24 @@ def add_change(ui: Ui, change: str) -> None:
     """Type one more of the KEY=VALUE changes."""
     ui.button("Add item").click()
     ui.main.get_by_role("group").filter(has=ui.button("Add item")).get_by_role("textbox").last.fill(change)
+
+
+def test_the_login(browser: Browser, service: ServiceClient) -> None:
+    """A browser comes to the login, which says what it wants and tells a wrong password; the right one leads to the UI,
+    and only then the address of the store's pages to them."""
+    with browser.new_context() as context:
+        ui = Ui(context.new_page(), service.record.address)
+        field = ui.ask_for_login()
+        hint = "getComputedStyle(document.forms[0], '::after').content"
+        assert "all that fleetune up tells as Login" in ui.page.evaluate(hint)
+        field.fill("fleetune:wrong")
+        ui.button("Login").click()
+        expect(ui.page.get_by_text("Invalid credentials")).to_be_visible()
+        ui.open_store()
+        expect(ui.page.get_by_text("Log in to Prefect's UI in this browser")).to_be_visible()
+        ui.log_in(service.files.login())
+        ui.open_store()
+        expect(ui.page.get_by_text(str(service.root.resolve()))).to_be_visible()
 
 
 def test_a_run_by_the_form(ui: Ui, service: ServiceClient) -> None:

@@ -10,7 +10,7 @@ from prefect.utilities.callables import parameter_schema
 from flows.compare import compare
 from flows.evaluate import evaluate
 from flows.finetune import finetune, profile_fleet
-from flows.service.ui_patches import PAGE, STYLE, put_form_in_columns
+from flows.service.ui_patches import PAGE, STYLE, put_style
 
 LINE = 52
 """Characters of help that fit a column of 22 rem on one line."""
@@ -36,20 +36,20 @@ def ui(tmp_path: Path) -> Path:
 def test_the_style_sheet_is_put_in_once(ui: Path) -> None:
     """A service that starts for the hundredth time has one style sheet, today's, and the page is else untouched."""
     before = (ui / PAGE).read_text()
-    put_form_in_columns(ui)
-    put_form_in_columns(ui)
+    put_style(ui)
+    put_style(ui)
     styled = (ui / PAGE).read_text()
     assert styled.count(STYLE) == 1 and styled.replace(STYLE, "") == before
     (ui / PAGE).write_text(styled.replace(STYLE, '<style id="fleetune">of an\nolder release</style>'))
-    put_form_in_columns(ui)
+    put_style(ui)
     assert (ui / PAGE).read_text() == styled
 
 
 def test_a_ui_without_its_page_is_left_alone(tmp_path: Path) -> None:
     """A UI that is missing, or that a later release builds in another way, does not keep the service from starting."""
-    put_form_in_columns(tmp_path / "none")
+    put_style(tmp_path / "none")
     page = tmp_path / PAGE
     page.parent.mkdir()
     page.write_text("<html></html>")
-    put_form_in_columns(tmp_path)
+    put_style(tmp_path)
     assert page.read_text() == "<html></html>"

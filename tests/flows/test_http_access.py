@@ -15,6 +15,8 @@ from fleetune.errors import Refused, TryAgain
 from flows import prefect_server
 from flows.api import run_with
 from flows.context import StageSelection
+from flows.prefect_server import CLIENT_SECRET
+from flows.service_files import ServiceFiles, ServiceRecord
 from tests.support.flows.toy_pipeline import World, toy_context
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -29,12 +31,15 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def answering(status: int) -> Iterator[str]:
-    """The address of a server that answers every request with this status."""
+def answering(status: int, version_status: int | None = None, known: str = "") -> Iterator[str]:
+    """The address of a server that answers every request with this status, and one for its version with another, but
+    whoever is `known` by the header with 200."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status)
+            is_known = known and self.headers["Authorization"] == known
+            other = version_status if self.path.endswith("/version") and version_status else status
+            self.send_response(200 if is_known else other)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -103,11 +108,44 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
 
 
-@pytest.mark.parametrize("status", [200, 401, 403])
-def test_an_api_that_answers_is_one(status: int) -> None:
-    """An API that asks for a key counts as one that answers."""
-    with answering(status) as address:
-        prefect_server.check_api(address, "PREFECT_API_URL")
+@pytest.mark.parametrize(("status", "version_status"), [(401, 401), (403, 403), (200, 401), (200, 403)])
+def test_an_api_that_asks_for_a_password(
+    status: int, version_status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a run with the address of a service that it had no password of ended with a traceback, after it had begun:
+    everybody may ask such a service for its health. With the password it is one that answers."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    with answering(status, version_status, known="Basic YW5uOmhleQ==") as address:
+        monkeypatch.setenv("PREFECT_API_URL", address)
+        for login in (None, "ann:ho"):
+            with (
+                temporary_settings({PREFECT_API_URL: address, PREFECT_API_AUTH_STRING: login}),
+                pytest.raises(Refused, match=f"PREFECT_API_URL is {address}, .* password .* PREFECT_API_AUTH_STRING"),
+            ):
+                prefect_server.check_configured_server(tmp_path)
+        with temporary_settings({PREFECT_API_URL: address, PREFECT_API_AUTH_STRING: "ann:hey"}):
+            prefect_server.check_configured_server(tmp_path)
+
+
+def test_the_own_service_gets_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names the service of the same store by its address has to give no password either."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir(parents=True)
+    monkeypatch.setenv(CLIENT_SECRET, "")
+    monkeypatch.delenv(CLIENT_SECRET)
+    with answering(200) as address, files.lock():
+        files.write(
+            ServiceRecord(
+                address=address.removesuffix("/api"), root="", keeper=1, started="", authenticated=True, version="1"
+            )
+        )
+        monkeypatch.setenv("PREFECT_API_URL", address)
+        with temporary_settings({PREFECT_API_URL: address}):
+            prefect_server.check_configured_server(files.home)
+    assert os.environ[CLIENT_SECRET] == files.login()
 
 
 def test_nobody_answers() -> None:

@@ -19,7 +19,7 @@ from flows.run_pages.difference import prediction
 from flows.run_pages.overview import history, overview
 from flows.run_pages.page import MOST_PAGE_BYTES, Page, StoreLinks, links_of, plain
 from flows.run_pages.publication import base_of, key_of
-from flows.service_files import ServiceFiles, ServiceRecord, store_path
+from flows.service_files import ServiceFiles, ServiceRecord
 from tests.support.drawing.contents import content
 from tests.support.flows.run_pages.runs import config, failed, kept
 
@@ -101,7 +101,7 @@ def test_links_survive_the_next_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv("PREFECT_API_URL", service.api)
             found.add(links_of(store).pages)
         (pages,) = found
-        assert re.fullmatch(r"/store/[0-9a-f]{32}", pages) and pages == store_path(files.auth_string(service))
+        assert re.fullmatch(r"/store/[0-9a-f]{32}", pages) and pages == files.pages_path()
         monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example/api")
         assert links_of(store).pages == f"http://127.0.0.1:4950{pages}"
 

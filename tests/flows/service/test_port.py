@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import os
 import socket
 import urllib.error
 import urllib.request
@@ -18,7 +17,7 @@ from fleetune.errors import Refused, TryAgain
 from flows.prefect_server import DATABASE, HOST
 from flows.service import control
 from flows.service.http_server import OwnPagesOnly
-from flows.service.keeper import MOST_LOG_BYTES, Keeper, bound, ended_at_start, name_of, other_people, reserve
+from flows.service.keeper import MOST_LOG_BYTES, Keeper, bound, ended_at_start, name_of, reserve
 from flows.service_files import ServiceFiles, ServiceRecord
 from tests.support.flows.service.client import ServiceClient
 
@@ -108,7 +107,7 @@ def test_the_reason_of_a_server_that_did_not_start() -> None:
 
 def test_a_full_disk_by_whatever_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a server that a full disk had ended at its start was told by the last line of its traceback."""
-    keeper = Keeper(str(tmp_path), 1, "no", lambda _: None)
+    keeper = Keeper(str(tmp_path), 1, True, lambda _: None)
     for refused in (Refused("x"), TryAgain("y")):
         assert keeper.known(refused) is refused
     assert keeper.known(ValueError("x")) is None
@@ -197,16 +196,6 @@ def test_a_websocket_of_another_page_is_closed() -> None:
         "websocket",
         "lifespan",
     ]
-
-
-def test_people_of_a_directory_elsewhere_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accounts of LDAP stand in no list, and no password was asked for beside them: their folders tell of them."""
-    monkeypatch.setattr("flows.service.keeper.FIRST_USER_ID", 0)
-    monkeypatch.setattr("pwd.getpwall", list)
-    (tmp_path / "ann").mkdir()
-    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    assert other_people(os.getuid() + 1, tmp_path) == ["ann", "gone"]
-    assert other_people(os.getuid(), tmp_path) == []
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

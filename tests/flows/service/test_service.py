@@ -14,7 +14,6 @@ import pytest
 
 from fleetune.store import Store
 from flows.prefect_server import answers
-from flows.service_files import store_path
 from tests.support.flows.service.client import SMALL, SMALL_SETS, ServiceClient
 
 
@@ -124,7 +123,7 @@ def test_runs_of_the_command_line_are_shown(service: ServiceClient) -> None:
 def test_the_stores_pages(service: ServiceClient) -> None:
     """Files that a manifest names are shown over HTTP; a file beside them, and another host's name, are not."""
     service.ended(service.start(base="asteroid-b", until="plan", **SMALL))
-    base = f"{service.record.address}{store_path(service.files.auth_string(service.record))}"
+    base = f"{service.record.address}{service.files.pages_path()}"
     plan = next((service.root / "artifacts" / "plan").glob("*/plan.json")).parent
     page = f"{base}/artifacts/plan/{plan.name}/plan.json"
     with urllib.request.urlopen(page) as answer:
@@ -182,17 +181,19 @@ def test_up_ends_runs_without_a_process(service: ServiceClient) -> None:
 
 
 def test_a_password_and_the_end(tmp_path: Path) -> None:
-    """With a password the API answers nobody without it, and the store's pages lie under a path that tells nothing.
-    `down` ends every process of its service, and refuses when there is none."""
+    """The API answers nobody without the password, and neither do the store's pages. `down` ends every process
+    of its service, and refuses when there is none."""
     other = ServiceClient(tmp_path / "runs")
-    told = json.loads(other.command("up", "--port", str(other.free_port()), "--password", "--json").stdout)
+    told = json.loads(other.command("up", "--port", str(other.free_port()), "--json").stdout)
     assert other.call("POST", "/flows/filter", {}), "the deployments' flows"
-    for url in (f"{other.record.api}/flows/count", f"{other.record.address}/store/"):
+    for url in (f"{other.record.api}/flows/count", f"{other.record.address}/store/key/"):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(urllib.request.Request(url, method="POST" if "count" in url else "GET"))
         with refused.value as answer:
             assert answer.code in (401, 404)
     with urllib.request.urlopen(told["store"]) as answer:
+        assert b"Log in to" in answer.read()
+    with urllib.request.urlopen(f"{told['address']}{other.files.pages_path()}/") as answer:
         assert b"No runs yet" in answer.read()
     private = (other.files.home, other.files.folder / "secret", other.files.folder / "lock")
     assert [path.stat().st_mode & 0o077 for path in private] == [0, 0, 0], "a lock that others can open they can hold"

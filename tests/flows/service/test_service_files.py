@@ -207,7 +207,7 @@ def test_a_registration_ends_with_its_server(tmp_path: Path) -> None:
     for it, and the keeper, who would have started it, for the registration. `down` waited likewise.
     """
     for ends in ("server", "service"):
-        keeper, server = Keeper(str(tmp_path), 4950, "no", print, HangingJobs()), Hanging()
+        keeper, server = Keeper(str(tmp_path), 4950, True, print, HangingJobs()), Hanging()
         keeper.jobs["server"] = server  # type: ignore[assignment]
         end = server.stop if ends == "server" else keeper.stop
         later = threading.Timer(0.1, end)
@@ -244,7 +244,7 @@ def test_only_what_was_started_again_is_registered_anew(
                 job.stop()
             return job
 
-    keeper, files = Keeper(str(tmp_path), 4950, "no", print, Jobs()), ServiceFiles(tmp_path)
+    keeper, files = Keeper(str(tmp_path), 4950, True, print, Jobs()), ServiceFiles(tmp_path)
     folder = tmp_path / "later"
     folder.mkdir()
     files.folder.mkdir(parents=True)

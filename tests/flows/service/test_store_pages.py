@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from fleetune.store import Store
-from flows.service.store_pages import store_pages
+from flows.service.store_pages import locked_store_pages
 
 
 @pytest.fixture
@@ -22,8 +22,9 @@ def artifact(tmp_path: Path) -> Path:
 def test_a_link_inside_an_artifact_is_not_served(artifact: Path, tmp_path: Path) -> None:
     """A store from elsewhere may hold a link in place of a file that its manifest names: what it leads to stays here,
     and the file itself is served."""
-    pages = TestClient(store_pages(Store(tmp_path / "runs")), base_url="http://127.0.0.1")
-    address = f"/artifacts/plan/{artifact.name}/report.txt"
+    pages = TestClient(locked_store_pages(Store(tmp_path / "runs"), "key", password=True))
+    address = f"/key/artifacts/plan/{artifact.name}/report.txt"
+    assert pages.get(address.replace("key", "kez")).status_code == 404
     assert pages.get(address).text == "scores"
     (tmp_path / "shadow").write_text("secret")
     (artifact / "report.txt").unlink()

@@ -31,7 +31,7 @@ def main(folder: Path) -> None:
     """Write every screenshot into `folder`."""
     with tempfile.TemporaryDirectory(prefix="fleetune-screenshots-") as scratch:
         service = ServiceClient(Path(scratch) / "runs")
-        service.command("up", "--port", str(service.free_port()), "--no-password")
+        service.command("up", "--port", str(service.free_port()))
         try:
             run = service.start(base="demo")
             while service.flow_run(run)["state_type"] not in ENDED:
@@ -39,6 +39,7 @@ def main(folder: Path) -> None:
             with open_browser(chromium()) as browser:
                 page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce")
                 ui = Ui(page, service.record.address)
+                ui.log_in(service.files.login())
                 take_overview(ui, run, folder / "overview.png")
                 take_all(ui, folder)
         finally:

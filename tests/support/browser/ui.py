@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from playwright.sync_api import Browser, Locator, Page, Response, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
+from flows.service_files import PAGES
+
 LIMIT_MS, LOAD_MS = 60_000, 30_000
 """Longest wait for a page or a button, on a busy machine; and the time after which a page that stays empty, as one of
 its first requests has failed, is loaded again."""
@@ -34,6 +36,22 @@ class Ui:
         self.page = page
         self.main = page.get_by_role("main")
         self._address = address
+
+    def log_in(self, login: str) -> None:
+        """Paste what `up` tells into the page that asks for it, which is the first one that a browser comes to."""
+        self.ask_for_login().fill(login)
+        self.button("Login").click()
+        expect(self.page.get_by_role("link", name="Deployments").first).to_be_visible()
+
+    def ask_for_login(self) -> Locator:
+        """Go to the UI without having logged in; returns the field of the login."""
+        asks = self.page.get_by_role("textbox")
+        self._load(self._address, asks)
+        return asks
+
+    def open_store(self) -> None:
+        """Go to the pages of the store by the address that `up` tells."""
+        self.page.goto(f"{self._address}{PAGES}/")
 
     def open_deployment(self, name: str = "finetune") -> None:
         """Go to the page of a deployment from the start page."""

@@ -39,7 +39,7 @@ def on_postgres(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
     """A service whose server has its database there; the environment names it."""
     root = tmp_path_factory.mktemp("postgres") / "runs"
     client = ServiceClient(root, PREFECT_SERVER_DATABASE_CONNECTION_URL=cluster.url())
-    client.command("up", "--port", str(client.free_port()), "--no-password")
+    client.command("up", "--port", str(client.free_port()))
     yield client
     if client.files.starting():
         client.command("down")

@@ -1,6 +1,5 @@
 """A client of a running service: its commands, and Prefect's API as the UI calls it."""
 
-import base64
 import http
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from flows.prefect_server import basic_authorization
 from flows.service_files import ServiceFiles, ServiceRecord
 
 LIMIT_S, ASK_S, MOST_ASK_S = 300.0, 0.2, 1.0
@@ -78,7 +78,7 @@ class ServiceClient:
             headers={"Content-Type": "application/json"},
         )
         if auth_string := self.files.auth_string(self.record):
-            request.add_header("Authorization", "Basic " + base64.b64encode(auth_string.encode()).decode())
+            request.add_header("Authorization", basic_authorization(auth_string))
         return request
 
     def start(self, flow: str = "finetune", **parameters: Any) -> str:
