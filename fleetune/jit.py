@@ -21,7 +21,7 @@ os.environ.setdefault("NUMBA_CPU_NAME", "generic")  # as fast, compiles 2 s fast
 import numba
 from numba.core import caching, event
 
-from fleetune.filesystem import sync_tree
+from fleetune.filesystem import rename_durably
 
 F = TypeVar("F", bound=Callable[..., object])
 _HERE = Path(__file__).parent
@@ -165,8 +165,7 @@ def _copy(filled: Path, folder: Path) -> None:
                 place = copy / file.relative_to(filled)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, place)  # without its mode, which may be read-only
-            sync_tree(copy)
-            copy.rename(folder)
+            rename_durably(copy, folder)
     except OSError:
         return  # numba compiles instead
 

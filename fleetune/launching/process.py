@@ -14,7 +14,7 @@ from typing import IO
 
 from fleetune.errors import TryAgain
 from fleetune.launching.forking import ForkedChild, Start, fork_child
-from fleetune.launching.job import Command, thread_environment
+from fleetune.launching.job import Command, open_log, thread_environment
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, MemoryWatchdog
 
 TAIL_BYTES = 1 << 16
@@ -43,8 +43,7 @@ class ProcessLauncher:
 
     def start(self, command: Command) -> "ProcessJob":
         """Start a command; TryAgain when the system refuses another process."""
-        command.log.parent.mkdir(parents=True, exist_ok=True)
-        with command.log.open("ab") as log:
+        with open_log(command.log) as log:
             try:
                 process = _start(command, log)
             except OSError as error:
@@ -132,7 +131,7 @@ class ProcessJob:
     def limit_cpu(self) -> None:
         """Does nothing: an emulated process throttles itself (`fleetune.launching.process_limits`)."""
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Does nothing: the child writes on this machine."""
 
     @property

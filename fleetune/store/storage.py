@@ -65,8 +65,7 @@ class LocalStorage:
         """See Storage."""
         whole = self.root / path
         _make(whole.parent)
-        with partial_files.new_file(whole) as part:
-            write_durably(content, part, whole)
+        write_durably(content, whole)
 
     def names(self, path: str) -> list[str]:
         """See Storage."""

@@ -62,7 +62,7 @@ class Store:
 
         Refused: a folder that is empty or holds anything but plain files.
         """
-        if not folder.is_dir():
+        if not folder.is_dir() or folder.is_symlink():
             raise Refused(f"{folder}: not a folder; an artifact of kind {kind} is a folder of files")
         files = tuple(entry for entry in list_files(folder) if entry.path != MANIFEST)
         if not files:

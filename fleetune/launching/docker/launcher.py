@@ -18,7 +18,7 @@ from fleetune.launching.docker import folder_transfer
 from fleetune.launching.docker.engine_client import ENGINE_ERRORS, describe_error
 from fleetune.launching.docker.session import EngineContext, bind_mount, start_with_input
 from fleetune.launching.docker.tar_archive import IMAGE_USER
-from fleetune.launching.job import Command
+from fleetune.launching.job import Command, open_log
 
 GRACE_S = 2.0
 MIN_PERIOD_US, MIN_QUOTA_US = 10_000, 1_000
@@ -58,7 +58,6 @@ class DockerLauncher:
 
     def start(self, command: Command) -> "ContainerJob":
         """Start a command; TryAgain when the engine cannot."""
-        command.log.parent.mkdir(parents=True, exist_ok=True)
         for folder in (*command.writes, *(command.device_writes if self._engine.is_here else ())):
             make_writable(folder)
         container = None
@@ -118,7 +117,12 @@ class FolderMounts:
     def _mounts_from_here(self, command: Command) -> list[Mount]:
         if self._engine.is_here:
             writable = set(command.writes)  # folders inside these are mounted with them
-            reads = [folder for folder in dict.fromkeys(command.reads) if not writable & {folder, *folder.parents}]
+            live = set(command.live_reads)
+            reads = [
+                folder
+                for folder in dict.fromkeys((*command.live_reads, *command.reads))
+                if not writable & {folder, *folder.parents} and not live & set(folder.parents)
+            ]
             mounted = {*reads, *command.writes}
             linked = {path for folder in reads for path in _link_targets(folder) if not mounted & set(path.parents)}
             return [
@@ -152,7 +156,7 @@ class ContainerJob:
     """A command in a started container; the container is removed when the job is stopped or its session closes."""
 
     def __init__(
-        self, container: Any, command: Command, cores: float | None, collect: Callable[[Any, Path], None] | None
+        self, container: Any, command: Command, cores: float | None, collect: Callable[[Any, Path, Path], None] | None
     ) -> None:
         self._container, self._command = container, command
         self._cores, self._collect = cores, collect
@@ -236,10 +240,10 @@ class ContainerJob:
             reason = f"its container could not be held to {self._cores:g} cores ({describe_error(error)})"
             raise TryAgain(f"{self._command.module}: {reason}") from None
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Fetch what the command wrote to a folder, where its engine is on another machine."""
         if self._collect is not None:
-            self._collect(self._container, folder)
+            self._collect(self._container, folder, into)
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=work, name=f"fleetune-{self._container.short_id}", daemon=True)
@@ -258,7 +262,7 @@ class ContainerJob:
         self._lines.put(None)
 
     def _read_log(self) -> None:
-        with self._command.log.open("ab") as log, suppress(*ENGINE_ERRORS):
+        with open_log(self._command.log) as log, suppress(*ENGINE_ERRORS):
             for chunk in _output(self._container, stdout=False):
                 log.write(chunk)
                 log.flush()

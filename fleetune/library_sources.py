@@ -1,0 +1,136 @@
+"""What libraries would read of the working directory, and where they would keep caches: both are closed to others.
+
+The working directory may be a folder of data that somebody else has made. Files in it are data, even those that a
+library takes for its settings (which run commands, send keys elsewhere, or load pickles), and no module is imported
+from it. Libraries with a setting for this get it by the environment, which processes inherit. Of the others the names
+of these files are replaced while they are imported, by a name that no file can have: so whatever reads them finds none,
+now and later. `fleetune/__init__.py` closes them first of all, in each process.
+"""
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+NOWHERE = "/proc/self/no-settings"
+"""Nobody can make a file there."""
+FILES: Mapping[str, tuple[str, ...]] = {
+    "numba.core.config": (".numba_config.yaml",),
+    "prefect.settings.base": (".env", "prefect.toml"),
+    "prefect.settings.sources": (".env", "prefect.toml", "pyproject.toml"),
+    "wandb.sdk.wandb_config": ("config-defaults.yaml",),
+    "wandb.sdk.wandb_settings": ("settings",),  # in `wandb` below the working directory
+    "alembic.config": ("prepend_sys_path",),  # a setting: Prefect's puts the working directory before all packages
+}
+"""Module -> names of files, as its code has them, that it looks for in the working directory."""
+CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor"}
+"""Variable -> name of a cache that its library would else keep below /tmp, under a name that all can tell."""
+
+
+def close(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Close all of them for this process and those that it starts; repeatable."""
+    if not any(isinstance(finder, _Closing) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Closing())
+    for variable, name in CACHES.items():
+        given = environment.get(variable)
+        if given is None or not is_private(Path(given)):
+            environment[variable] = str(private_cache(environment) / name)
+
+
+def users_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """This project's folder in the user's cache; None for a user without a home, and where others could change it."""
+    cache = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(cache, "fleetune")
+    return folder if folder.is_absolute() and is_private(folder) else None
+
+
+def private_cache(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return a folder for caches that nobody else can change: the user's, else one below that of temporary files."""
+    if (found := users_cache(environment)) is not None and os.access(_there(found), os.W_OK):
+        return found
+    folder = Path(tempfile.gettempdir(), f"fleetune-{os.getuid()}")
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if is_private(folder) and not folder.is_symlink():
+            return folder
+    return Path(tempfile.mkdtemp(prefix="fleetune-"))
+
+
+def is_private(path: Path) -> bool:
+    """Return whether only this user, and root, can change what is, or will be, at an absolute path.
+
+    A folder like /tmp above it, in which everybody may write but not rename what others have, does no harm.
+    """
+    for place in (path, *path.parents):
+        try:
+            facts = place.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return False
+        owners = {os.getuid()} if place == path else {os.getuid(), 0}
+        if facts.st_uid not in owners:
+            return False
+        shared = place != path and _there(path) != place and facts.st_mode & stat.S_ISVTX
+        if facts.st_mode & stat.S_IWOTH and not shared:
+            return False
+        if facts.st_mode & stat.S_IWGRP and not shared and not _is_own_group(facts.st_gid):
+            return False
+    return True
+
+
+def _there(path: Path) -> Path:
+    """The path, or its nearest parent that exists."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def _is_own_group(group: int) -> bool:
+    """True for a group of which nobody else is a member, such as many systems make for each user."""
+    import grp
+    import pwd
+
+    with suppress(KeyError):
+        user, found = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
+        return group == 0 or (found.gr_name == user and {*found.gr_mem} <= {user})
+    return False
+
+
+class _Closing(MetaPathFinder):
+    """Finds the modules that have such names."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find one as Python would, and have it loaded without them."""
+        if name not in FILES:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.origin is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Closed(name, spec.origin)
+        return spec
+
+
+class _Closed(SourceFileLoader):
+    """Loads a module with other constants."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The module's code, be it from its source or its bytecode."""
+        code = super().get_code(fullname)
+        return None if code is None else _without(code, frozenset(FILES[fullname]))
+
+
+def _without(code: CodeType, names: frozenset[str]) -> CodeType:
+    """The code with NOWHERE for these constants, at all depths."""
+
+    def replaced(constant: object) -> object:
+        if isinstance(constant, CodeType):
+            return _without(constant, names)
+        return NOWHERE if isinstance(constant, str) and constant in names else constant
+
+    return code.replace(co_consts=tuple(map(replaced, code.co_consts)))
