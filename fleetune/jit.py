@@ -22,6 +22,7 @@ import numba
 from numba.core import caching, event
 
 from fleetune.filesystem import rename_durably
+from fleetune.library_sources import users_cache
 
 F = TypeVar("F", bound=Callable[..., object])
 _HERE = Path(__file__).parent
@@ -128,14 +129,8 @@ _found: list[Path | None] = []
 def _folder() -> Path | None:
     """Cache folder for this version's code, beside the source or in the user's cache; deletes older versions'."""
     if not _found:
-        _found.append(choose_folder(f"compiled-{_digest()}", (_HERE / "__pycache__", *users_cache())))
+        _found.append(choose_folder(f"compiled-{_digest()}", (_HERE / "__pycache__", *filter(None, [users_cache()]))))
     return _found[0]
-
-
-def users_cache() -> tuple[Path, ...]:
-    """The user's cache folder, as a tuple; empty for a user without a home."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return (Path(cache) / "fleetune",) if os.path.isabs(cache) else ()
 
 
 def choose_folder(name: str, parents: Sequence[Path]) -> Path | None:

@@ -179,10 +179,10 @@ def child_command(parent: int) -> list[str]:
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of this process's environment that children get.
 
-    Empty parts of PYTHONPATH are dropped: they would stand for the working directory.
+    Parts of PYTHONPATH that are empty or relative are dropped: they would stand for the working directory.
     """
     kept = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", *NOT_INHERITED)}
-    path = os.pathsep.join(folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder)
+    path = os.pathsep.join(filter(os.path.isabs, environment.get("PYTHONPATH", "").split(os.pathsep)))
     return {**kept, **({"PYTHONPATH": path} if path else {})}
 
 

@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_ends_a_training(bert: Prepared, tmp_path: Path) -> 
 @pytest.mark.timeout(120)
 def test_a_hostile_container_costs_its_checkpoints_only(bert: Prepared, tmp_path: Path) -> None:
     """Bug: the coordinator wrote `commits.jsonl.part` into a folder that containers write, through whatever link they
-    had put there. It writes in no such folder, follows none of their links, waits for no pipe, and the training goes on.
+    had put there. It writes in no such folder, follows no link of theirs, waits for no pipe, and the training goes on.
     """
     theirs, said = tmp_path / "theirs", list[str]()
     theirs.mkdir()
