@@ -5,8 +5,7 @@
     checkpoints/round-000050/feedback-DEVICE.safetensors  what messages of links with error feedback have lost so far
     checkpoints/round-000050/commits.jsonl             the commit log of the rounds in the checkpoint
     checkpoints/round-000050/round.json                size and digest of each of these files; written last
-    saving/DEVICE/round-000050/...                     shards while they are written, the only folder that a device
-                                                       writes; the coordinator moves them from there
+    saving/DEVICE/round-000050/...                     a device's shards until the coordinator takes them from there
 
 A checkpoint is complete when round.json exists and every file has the recorded digest. The two newest are kept: when
 the newest is damaged, training resumes from the one before.

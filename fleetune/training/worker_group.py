@@ -1,6 +1,5 @@
 """The worker processes of a run, and the coordinator's messages with them."""
 
-import errno
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +13,6 @@ import torch
 
 from fleetune.contracts.plan import Plan
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
-from fleetune.exposed_folders import take_files
 from fleetune.formatting import gigabytes
 from fleetune.launching import Job, describe_exit, describe_used_memory
 from fleetune.links.authentication import new_key_pair
@@ -22,7 +20,7 @@ from fleetune.links.endpoint import Listen
 from fleetune.links.message import Message, Received
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import Attempt
-from fleetune.training.checkpoints import CHECKPOINTS, checkpoint_folder, saving_folder, write_error
+from fleetune.training.checkpoints import CHECKPOINTS
 from fleetune.training.device_watch import (
     DeviceWatch,
     FellSilent,
@@ -44,19 +42,17 @@ from fleetune.training.returns import Returning
 from fleetune.training.round_report import check_report
 from fleetune.training.task import COORDINATOR, TrainingTask
 from fleetune.training.worker_command import WorkerCommands
-from fleetune.training.written_shards import DeviceShards
+from fleetune.training.written_shards import DeviceShards, take_shards
 
 STARTING_S = 120.0
 POLL_S = 0.04
 """Interval of the checks of devices; the end of a process or of a connection is found at once."""
 ALIVE_INTERVAL_S = 2.0
-FINAL_MESSAGE_S = 1.0
-MAX_REASON_CHARACTERS = 2000
+FINAL_MESSAGE_S, MAX_REASON_CHARACTERS = 1.0, 2000
 END_S = 3.0
 """Seconds that workers have to end when they are told to."""
 DISMISSED_S = 1.0
 """Longest wait for the end of a device that was given up: its engine may be out of reach."""
-NO_PLAIN_FILE = (errno.EINVAL, errno.ENOTDIR, errno.ELOOP)
 WORKER_MESSAGES = ("hello", "loaded", "aborted", FETCH, "moved", "ready", "saved", "backed_up")
 """Kinds of messages that `receive` returns."""
 
@@ -201,21 +197,9 @@ class WorkerGroup:
             raise Refused(f"device {said.device} sent a {said.kind!r} that cannot be read ({error})") from None
 
     def collect(self, devices: Iterable[str], shards: DeviceShards, round: int) -> None:
-        """Take the shards that these devices have written of the state after `round` rounds into its checkpoint.
-
-        TryAgain if one is no plain file, or the disk takes no more.
-        """
-        into = checkpoint_folder(self._task.work, round)
-        try:
-            into.mkdir(parents=True, exist_ok=True)
-            for device in devices:
-                written = saving_folder(self._task.work, device, round)
-                self._jobs[device].collect(written, into)
-                take_files(shards.get(device, ()), written, into)
-        except OSError as error:
-            if error.errno in NO_PLAIN_FILE:
-                raise TryAgain(f"device {device} has put something else in the place of its shards ({error})") from None
-            raise write_error(into, error) from None
+        """Take what these devices have written of the state after `round` rounds; TryAgain as `take_shards` says."""
+        for device in devices:
+            take_shards(self._task.work, round, device, self._jobs[device], shards.get(device, ()))
 
     def send(self, devices: Iterable[str], kind: str, header: dict[str, Any]) -> None:
         """Send a control message to these workers."""

@@ -1,11 +1,15 @@
-"""What devices say of the shards that they have written."""
+"""What devices say of the shards that they have written, and the shards themselves."""
 
+import errno
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
+from fleetune.errors import TryAgain
+from fleetune.exposed_folders import take_files
+from fleetune.launching import Job
 from fleetune.recovery.holdings import Version
-from fleetune.training.checkpoints import FileDigest
+from fleetune.training.checkpoints import FileDigest, checkpoint_folder, saving_folder, write_error
 
 DeviceShards = Mapping[str, Mapping[str, FileDigest]]
 """Device -> its files -> their digests."""
@@ -34,3 +38,22 @@ class WrittenShards:
     def clear(self) -> None:
         """Forget what was written in an older attempt."""
         self._digests.clear()
+
+
+NO_PLAIN_FILE = (errno.EINVAL, errno.ENOTDIR, errno.ELOOP)
+
+
+def take_shards(work: Path, round: int, device: str, job: Job, names: Iterable[str]) -> None:
+    """Move the shards of a device, which alone can write where it has put them, into the checkpoint of a round.
+
+    TryAgain if one is no plain file, or the disk takes no more.
+    """
+    written, into = saving_folder(work, device, round), checkpoint_folder(work, round)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        job.collect(written, into)
+        take_files(names, written, into)
+    except OSError as error:
+        if error.errno in NO_PLAIN_FILE:
+            raise TryAgain(f"device {device} has put something else in the place of its shards ({error})") from None
+        raise write_error(into, error) from None
