@@ -1,4 +1,4 @@
-"""Durable writes and renames, digests of files, readable errors for full disks, and symbolic links that leave a folder."""
+"""Durable writes and renames, digests of files, errors of full disks in words, and symbolic links that leave a folder."""
 
 import errno
 import hashlib

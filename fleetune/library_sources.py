@@ -36,6 +36,7 @@ FUNCTIONS: Mapping[str, Mapping[str, Callable[[str], ModuleType]]] = {
     "prefect.utilities.importtools": {"load_module": import_module},  # its own puts that folder before all packages
 }
 """Module -> names of functions in it that use the working directory -> what stands in for them."""
+SETTINGS = {"WANDB_DISABLE_GIT": "true"}  # else it runs git in the working directory, whose settings name programs
 CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "torchinductor",  # else below /tmp, under a name that all can tell
     "NUMBA_CACHE_DIR": None,
@@ -52,6 +53,7 @@ def close(environment: MutableMapping[str, str] = os.environ) -> None:
     """
     if not any(isinstance(finder, _Closing) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Closing())
+    environment.update(SETTINGS)
     for variable, name in CACHES.items():
         given = environment.get(variable)
         if given is not None and not is_private(Path(given)):
