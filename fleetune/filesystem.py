@@ -1,4 +1,4 @@
-"""Durable writes and renames, digests of files, errors of full disks in words, and symbolic links that leave a folder."""
+"""Durable writes and renames, digests of files, full disks in words, and symbolic links that leave a folder."""
 
 import errno
 import hashlib
