@@ -22,7 +22,7 @@ import numba
 from numba.core import caching, event
 
 from fleetune.filesystem import rename_durably
-from fleetune.library_sources import users_cache
+from fleetune.library_sources import private_cache
 
 F = TypeVar("F", bound=Callable[..., object])
 _HERE = Path(__file__).parent
@@ -129,7 +129,7 @@ _found: list[Path | None] = []
 def _folder() -> Path | None:
     """Cache folder for this version's code, beside the source or in the user's cache; deletes older versions'."""
     if not _found:
-        _found.append(choose_folder(f"compiled-{_digest()}", (_HERE / "__pycache__", *filter(None, [users_cache()]))))
+        _found.append(choose_folder(f"compiled-{_digest()}", (_HERE / "__pycache__", private_cache())))
     return _found[0]
 
 

@@ -7,9 +7,11 @@ of these files are replaced while they are imported, by a name that no file can 
 now and later. `fleetune/__init__.py` closes them first of all, in each process.
 """
 
+import atexit
 import grp
 import os
 import pwd
+import shutil
 import stat
 import sys
 import tempfile
@@ -69,16 +71,21 @@ def users_cache(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def private_cache(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return a folder for caches that nobody else can change: the user's, else one below that of temporary files."""
+    """Return a folder for caches that nobody else can change: the user's, else one below that of temporary files;
+    NOWHERE if that cannot be written either."""
     found = users_cache(environment)
     if found is not None and os.access(next(each for each in (found, *found.parents) if each.exists()), os.W_OK):
         return found
-    folder = Path(tempfile.gettempdir(), f"fleetune-{os.getuid()}")
-    with suppress(OSError):
+    try:
+        folder = Path(tempfile.gettempdir(), f"fleetune-{os.getuid()}")
         folder.mkdir(mode=0o700, exist_ok=True)
         if is_private(folder) and not folder.is_symlink():
             return folder
-    return Path(tempfile.mkdtemp(prefix="fleetune-"))
+        made = Path(tempfile.mkdtemp(prefix="fleetune-"))  # somebody was first to take that name
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        return made
+    except OSError:
+        return Path(NOWHERE)
 
 
 def is_private(path: Path) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fleetune import jit
 from fleetune.launching.process import child_command, inherited_environment
 from fleetune.library_sources import CACHES, NOWHERE, close, is_private, private_cache, users_cache
 from tests.support.filesystem.opened_files import opened_files
@@ -140,15 +139,21 @@ def test_who_could_change_a_folder(mode: int, private: bool, tmp_path: Path) -> 
     assert not is_private(Path("relative"))
 
 
-def test_compiled_functions_are_not_kept_where_others_write(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """numba's cache is read by pickle; without a folder of one's own each process compiles."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(shared))
-    assert jit.users_cache() is None
-    for cache, home, found in (
-        ("/cache", "/folder/a", "/cache"),
-        ("", "/folder/a", "/folder/a/.cache"),
-        ("x", "", None),
-    ):
-        monkeypatch.setenv("XDG_CACHE_HOME", cache)
-        monkeypatch.setenv("HOME", home)
-        assert jit.users_cache() == (Path(found, "fleetune") if found else None)
+@pytest.mark.parametrize(
+    ("cache", "home", "found"),
+    [
+        ("/cache", "/folder/a", Path("/cache/fleetune")),
+        ("", "/folder/a", Path("/folder/a/.cache/fleetune")),
+        ("here", "", None),
+    ],
+)
+def test_users_cache(monkeypatch: pytest.MonkeyPatch, cache: str, home: str, found: Path | None) -> None:
+    """The user's cache follows XDG_CACHE_HOME; a relative path is ignored."""
+    monkeypatch.setenv("HOME", home)
+    assert users_cache({"XDG_CACHE_HOME": cache}) == found
+
+
+def test_where_nothing_can_be_written_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a read-only container without /tmp everything is imported all the same."""
+    monkeypatch.setattr("tempfile.tempdir", NOWHERE)
+    assert private_cache({"XDG_CACHE_HOME": "here"}) == Path(NOWHERE)
