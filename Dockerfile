@@ -34,7 +34,7 @@ USER 10001:10001
 # by every method, with only those parts of the library that this needs, so that other changes do not rebuild it.
 FROM ${BASE_IMAGE} AS planners
 ENV PYTHONPATH=/opt/fleetune/code:/opt/fleetune/packages PYTHONDONTWRITEBYTECODE=1
-COPY fleetune/__init__.py fleetune/arrays.py fleetune/linux.py fleetune/jit.py fleetune/errors.py fleetune/filesystem.py fleetune/formatting.py /opt/fleetune/code/fleetune/
+COPY fleetune/__init__.py fleetune/arrays.py fleetune/linux.py fleetune/jit.py fleetune/errors.py fleetune/exposed_folders.py fleetune/filesystem.py fleetune/formatting.py fleetune/library_sources.py /opt/fleetune/code/fleetune/
 COPY fleetune/contracts /opt/fleetune/code/fleetune/contracts
 COPY fleetune/clock /opt/fleetune/code/fleetune/clock
 COPY fleetune/program /opt/fleetune/code/fleetune/program

@@ -1,6 +1,7 @@
 """Fine-tune a foundation model across uneven machines.
 
-Layers, each of which may import those before it: errors, formatting, arrays and wall_clock; contracts, filesystem, jit
+Layers, each of which may import those before it: errors, formatting, arrays, wall_clock,
+library_sources and exposed_folders; contracts, filesystem, jit
 and linux; program; clock; checks, models, codecs, data, launching, drawing, store, links, monitoring and recovery;
 preparation and solving; one package for each other stage. The import-linter contracts in pyproject.toml enforce this
 order.
@@ -10,6 +11,10 @@ In notebooks and scripts, `fleetune.plan` and `fleetune.train` run the pipeline;
 
 from importlib import import_module
 from typing import Any
+
+from fleetune import library_sources
+
+library_sources.close()
 
 _PIPELINE = ("plan", "train")
 

@@ -1,4 +1,4 @@
-"""Durable writes, digests of files, readable errors for full disks, and symbolic links that leave a folder."""
+"""Durable writes and renames, digests of files, full disks in words, and symbolic links that leave a folder."""
 
 import errno
 import hashlib
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from fleetune import exposed_folders
 from fleetune.errors import Refused, TryAgain
 from fleetune.formatting import size
 
@@ -101,13 +102,18 @@ def sync_tree(folder: Path) -> None:
         sync(path)
 
 
-def write_durably(content: bytes, part: Path, whole: Path) -> None:
-    """Write `content` to `part`, then rename it to `whole`, which lies in the same folder; it is on disk afterwards.
+def write_durably(content: bytes, whole: Path, mode: int = 0o666) -> None:
+    """Write a file, which appears whole or not at all and is on disk afterwards. A link at its place is replaced."""
+    with exposed_folders.opened(whole.parent) as folder, exposed_folders.new_file(folder, whole.name, mode) as file:
+        file.write(content)
 
-    No reader sees half a file. After an error the caller deletes `part`.
-    """
-    part.write_bytes(content)
-    sync(part)
+
+def rename_durably(part: Path, whole: Path) -> None:
+    """Rename a file or folder within its disk once all of it is on disk; its new name is on disk afterwards."""
+    if part.is_dir():
+        sync_tree(part)
+    else:
+        sync(part)
     part.replace(whole)
     sync(whole.parent)
 

@@ -21,7 +21,8 @@ os.environ.setdefault("NUMBA_CPU_NAME", "generic")  # as fast, compiles 2 s fast
 import numba
 from numba.core import caching, event
 
-from fleetune.filesystem import sync_tree
+from fleetune.filesystem import rename_durably
+from fleetune.library_sources import private_cache
 
 F = TypeVar("F", bound=Callable[..., object])
 _HERE = Path(__file__).parent
@@ -128,14 +129,8 @@ _found: list[Path | None] = []
 def _folder() -> Path | None:
     """Cache folder for this version's code, beside the source or in the user's cache; deletes older versions'."""
     if not _found:
-        _found.append(choose_folder(f"compiled-{_digest()}", (_HERE / "__pycache__", *users_cache())))
+        _found.append(choose_folder(f"compiled-{_digest()}", (_HERE / "__pycache__", private_cache())))
     return _found[0]
-
-
-def users_cache() -> tuple[Path, ...]:
-    """The user's cache folder, as a tuple; empty for a user without a home."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return (Path(cache) / "fleetune",) if os.path.isabs(cache) else ()
 
 
 def choose_folder(name: str, parents: Sequence[Path]) -> Path | None:
@@ -165,8 +160,7 @@ def _copy(filled: Path, folder: Path) -> None:
                 place = copy / file.relative_to(filled)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, place)  # without its mode, which may be read-only
-            sync_tree(copy)
-            copy.rename(folder)
+            rename_durably(copy, folder)
     except OSError:
         return  # numba compiles instead
 

@@ -6,3 +6,5 @@ A run: `api.py` (Python) or `finetune.py` (Prefect flow) -> `runner.py` (each st
 Rejected: an engine of our own, because Prefect has scheduling,
 retries and a user interface; and stages called in this process, because a stage must also run elsewhere.
 """
+
+import fleetune  # noqa: F401 - before Prefect: see fleetune/library_sources.py

@@ -6,13 +6,13 @@ differ only in inputs that the stage can exchange (StageSpec.resumes) continues 
 
 import dataclasses
 import json
-import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from fleetune import exposed_folders
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import StageTask
@@ -38,11 +38,13 @@ def start(
     """Start a stage in its work folder; clears the output of an earlier attempt and keeps its work.
 
     `given_up` tells whether its run has been told to end; `reads` are folders outside the store that the stage reads.
+    In a container it can write nothing but its output: what this process writes or reads meanwhile lies beside that.
     """
     work = Path(task.work)
-    shutil.rmtree(task.output, ignore_errors=True)
+    exposed_folders.remove(Path(task.output))
     Path(task.output).mkdir(parents=True)
     json_io.write(task, work / TASK)
+    (work / TASK).chmod(0o644)  # a container has another user
     return launcher.start(
         Command(
             module=spec.module,
@@ -52,8 +54,8 @@ def start(
             warms_up=_model_of(spec, task),
             given_up=given_up,
             log=work / LOG,
-            reads=(*map(Path, task.inputs.values()), *reads),
-            writes=(work,),
+            reads=(work / TASK, *map(Path, task.inputs.values()), *reads),
+            writes=(Path(task.output),),
         )
     )
 
@@ -161,7 +163,7 @@ def for_container(spec: StageSpec, task: StageTask, config: RunConfig) -> tuple[
 def write_ingredients(work: Path, ingredients: Mapping[str, str]) -> None:
     """Write the ingredients of an attempt's key, which later attempts compare with theirs."""
     text = json.dumps(dict(ingredients), indent=1, sort_keys=True) + "\n"
-    write_durably(text.encode(), work / f"{INGREDIENTS}.part", work / INGREDIENTS)
+    write_durably(text.encode(), work / INGREDIENTS)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from containers import engine_api, images, machine
 from fleetune.contracts.record import record
 from fleetune.formatting import gigabytes
+from fleetune.launching.process import inherited_environment
 from fleetune.linux import cgroup_limits
 
 GOOD, LIMITED, MISSING = "good", "limited", "missing"
@@ -111,7 +112,9 @@ def _accelerators() -> Finding:
     """Query PyTorch in a separate process, since a broken driver can kill the process that asks."""
     asked = [sys.executable, "-P", "-c", ACCELERATORS_PROGRAM]
     try:
-        answer = subprocess.run(asked, capture_output=True, timeout=120, check=True, text=True).stdout
+        answer = subprocess.run(
+            asked, env=inherited_environment(os.environ), capture_output=True, timeout=120, check=True, text=True
+        ).stdout
         found: list[dict[str, Any]] = json.loads(answer)
     except (subprocess.SubprocessError, ValueError, OSError) as error:
         return Finding(

@@ -5,7 +5,6 @@ every store. What they make depends on nothing but the releases of Prefect and S
 has happened is kept beside this file's bytecode, which is as trusted and as easily made again.
 """
 
-import os
 import shutil
 import sqlite3
 import tempfile
@@ -17,6 +16,8 @@ from typing import Any
 import prefect
 from prefect.server.database.interface import PrefectDBInterface
 from sqlalchemy.engine import make_url
+
+from fleetune.filesystem import rename_durably
 
 KEPT = Path(__file__).with_name("__pycache__") / f"prefect-{prefect.__version__}-sqlite-{sqlite3.sqlite_version}.db"
 
@@ -53,7 +54,7 @@ def _copy(made: Path) -> bool:
             is_whole = database.execute("PRAGMA quick_check").fetchone() == ("ok",)
             is_migrated = database.execute("SELECT count(*) FROM alembic_version").fetchone() == (1,)
         if is_whole and is_migrated:
-            os.replace(copy, made)
+            rename_durably(copy, made)
             return True
     return False
 
@@ -66,4 +67,4 @@ def _keep(made: Path) -> None:
             copy = Path(folder) / KEPT.name
             with closing(sqlite3.connect(made)) as database:
                 database.execute("VACUUM INTO ?", (str(copy),))
-            os.replace(copy, KEPT)
+            rename_durably(copy, KEPT)

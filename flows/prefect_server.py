@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 from fleetune import filesystem
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
+from fleetune.library_sources import NOWHERE
 from fleetune.store import Lock
 from flows.service_files import ServiceFiles, ServiceRecord, make_home
 
@@ -138,6 +139,9 @@ SETTINGS = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the command line prints errors in one sentence
     "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",  # services of Prefect's clients that log outside of its loggers
 }
+NO_FILES = {"PREFECT_PROFILES_PATH": NOWHERE, "PREFECT_LOGGING_SETTINGS_PATH": NOWHERE}
+"""Settings of processes whose PREFECT_HOME is in a store: files there are data, and a profile or a configuration of
+logging would run whatever they say."""
 SERVER_ONLY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 """Disables the user interface and the scheduling services, as Prefect's own temporary server does."""
 
@@ -193,6 +197,8 @@ def ensure(home: Path) -> None:
         return
     make_home(home)
     os.environ["PREFECT_HOME"] = str(home.resolve())
+    for name, value in NO_FILES.items():
+        os.environ.setdefault(name, value)
     pause = threading.Event().wait
     service = ServiceFiles(home.parent).running()
     if service is not None:

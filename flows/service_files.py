@@ -69,7 +69,7 @@ class ServiceFiles:
 
     def write(self, service: ServiceRecord) -> None:
         """Write the record of the running service."""
-        write_durably(json_io.text(service).encode(), self.record.with_suffix(".part"), self.record)
+        write_durably(json_io.text(service).encode(), self.record)
 
     def lock(self) -> Lock:
         """The lock that the keeper holds."""
@@ -103,9 +103,7 @@ class ServiceFiles:
         with suppress(FileNotFoundError):
             if found := path.read_text(encoding="ascii").strip():  # a lost power can leave it empty
                 return found
-        part = path.with_suffix(f".{secrets.token_hex(8)}.part")
-        part.touch(mode=0o600, exist_ok=False)
-        write_durably(secrets.token_urlsafe(18).encode(), part, path)
+        write_durably(secrets.token_urlsafe(18).encode(), path, mode=0o600)
         return path.read_text(encoding="ascii")
 
     def auth_string(self, service: ServiceRecord) -> str:

@@ -114,11 +114,7 @@ def read(kind: type[T], path: Path) -> T:
 def write(record: Any, path: Path) -> None:
     """Write a record as JSON text atomically; it is on disk afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        write_durably(text(record).encode(), part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_durably(text(record).encode(), path)
 
 
 def utf8_error(error: UnicodeDecodeError) -> str:

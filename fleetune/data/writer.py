@@ -47,7 +47,7 @@ from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
 from fleetune.data.tokenization import TextEncoder, check_length
 from fleetune.errors import TryAgain
-from fleetune.filesystem import sync, sync_tree
+from fleetune.filesystem import rename_durably
 
 CHUNK_SAMPLES = 512
 NOT_HERE = "local"
@@ -326,8 +326,6 @@ def _atomic_folder(folder: Path) -> Iterator[Path]:
     part.mkdir(parents=True)
     try:
         yield part
-        sync_tree(part)
-        part.replace(folder)
-        sync(folder.parent)
+        rename_durably(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -1,10 +1,11 @@
 """The interface of launchers: a `Launcher` starts a `Command` and returns a `Job`."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
@@ -82,13 +83,27 @@ class Command:
     """File that stderr is appended to."""
     reads: tuple[Path, ...] = ()
     """Folders that it reads; a container sees these, under the same names, and no others."""
+    live_reads: tuple[Path, ...] = ()
+    """Folders of this machine that it reads as they are then; where its engine is elsewhere, it does not see them."""
     writes: tuple[Path, ...] = ()
-    """Folders that it may write to."""
+    """Folders that it may write to, and so may change at any moment: this process reads and writes nothing there, but
+    takes files out (`fleetune.exposed_folders`)."""
     device_reads: tuple[Path, ...] = ()
     """Files and folders of the device's own machine; they are never copied from or to this one."""
     device_writes: tuple[Path, ...] = ()
     """Folders of the device's own, which later commands of its session find as they were left; `Job.collect` never
     fetches them."""
+
+    def __post_init__(self) -> None:
+        for folder in (*self.writes, *self.device_writes):
+            if self.log.is_relative_to(folder):  # a container could put a link in its place
+                raise ValueError(f"log {self.log} lies in {folder}, which the command may write")
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open a log to append to it. OSError where a link is in its place, which may lead to any file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "ab")
 
 
 class Job(Protocol):
@@ -117,8 +132,8 @@ class Job(Protocol):
     def limit_cpu(self) -> None:
         """Apply the device's CPU quota from now on; until then start-up may use idle cores."""
 
-    def collect(self, folder: Path) -> None:
-        """Copy what the command wrote to one of its folders to this machine."""
+    def collect(self, folder: Path, into: Path) -> None:
+        """Copy what the command wrote to one of its folders into one of this machine, unless it is there already."""
 
     @property
     def out_of_memory(self) -> bool:

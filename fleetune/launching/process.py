@@ -16,7 +16,7 @@ from typing import IO
 from fleetune.errors import TryAgain
 from fleetune.launching.child import processor_time_ns
 from fleetune.launching.forking import ForkedChild, Start, fork_child
-from fleetune.launching.job import AFTER_KILL_S, SILENT_CODE, Command, thread_environment
+from fleetune.launching.job import AFTER_KILL_S, SILENT_CODE, Command, open_log, thread_environment
 from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, MemoryWatchdog
 
@@ -46,8 +46,7 @@ class ProcessLauncher:
 
     def start(self, command: Command) -> "ProcessJob":
         """Start a command; TryAgain when the system refuses another process."""
-        command.log.parent.mkdir(parents=True, exist_ok=True)
-        with command.log.open("ab") as log:
+        with open_log(command.log) as log:
             try:
                 process = _start(command, log, self._watch)
             except OSError as error:
@@ -148,7 +147,7 @@ class ProcessJob:
     def limit_cpu(self) -> None:
         """Does nothing: an emulated process throttles itself (`fleetune.launching.process_limits`)."""
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Does nothing: the child writes on this machine."""
 
     @property
@@ -204,10 +203,10 @@ def child_command(parent: int) -> list[str]:
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of this process's environment that children get.
 
-    Empty parts of PYTHONPATH are dropped: they would stand for the working directory.
+    Parts of PYTHONPATH that are empty or relative are dropped: they would stand for the working directory.
     """
     kept = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", *NOT_INHERITED)}
-    path = os.pathsep.join(folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder)
+    path = os.pathsep.join(filter(os.path.isabs, environment.get("PYTHONPATH", "").split(os.pathsep)))
     return {**kept, **({"PYTHONPATH": path} if path else {})}
 
 

@@ -13,6 +13,7 @@ from transformers import PretrainedConfig
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
+from fleetune.filesystem import rename_durably
 from fleetune.models import pooled_classifier
 from fleetune.models.generation_settings import generating_configuration, name_no_code, save_model
 from fleetune.models.model_class import IMAGE
@@ -77,7 +78,7 @@ def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, f
     save_file({name: tensor for name, tensor in tensors.items() if "lora_" not in name}, base_start)
     written = export_model(config, plain, base_start, {}, folder)
     base_start.unlink()
-    written.rename(folder / "base")
+    rename_durably(written, folder / "base")
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleetune.errors import Refused, TryAgain
-from fleetune.filesystem import file_digest, sync, sync_tree, write_durably
+from fleetune.filesystem import file_digest, rename_durably, sync, sync_tree, write_durably
 from fleetune.store import partial_files
 from fleetune.store.manifest import FileEntry
 
@@ -65,8 +65,7 @@ class LocalStorage:
         """See Storage."""
         whole = self.root / path
         _make(whole.parent)
-        with partial_files.new_file(whole) as part:
-            write_durably(content, part, whole)
+        write_durably(content, whole)
 
     def names(self, path: str) -> list[str]:
         """See Storage."""
@@ -196,7 +195,7 @@ class RemoteStorage:
                 _make(local.parent)
                 with partial_files.new_file(local) as part:
                     self._fetch(self._at(f"{path}/{entry.path}"), entry, part)
-                    part.replace(local)
+                    rename_durably(part, local)
         return self._cache.root / path
 
     def _fetch(self, there: str, entry: FileEntry, part: Path) -> None:

@@ -22,6 +22,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import Refused
 from fleetune.filesystem import check_utf8, expanded
+from fleetune.library_sources import is_private
 from fleetune.store.lock import Lock
 from fleetune.store.manifest import (
     MANIFEST,
@@ -62,7 +63,7 @@ class Store:
 
         Refused: a folder that is empty or holds anything but plain files.
         """
-        if not folder.is_dir():
+        if not folder.is_dir() or folder.is_symlink():
             raise Refused(f"{folder}: not a folder; an artifact of kind {kind} is a folder of files")
         files = tuple(entry for entry in list_files(folder) if entry.path != MANIFEST)
         if not files:
@@ -250,6 +251,11 @@ def _open(root: str, cache: Path | None) -> tuple[Storage, Path]:
     if not folder.is_absolute():
         raise Refused(
             f"store: root {root!r} needs a cache in the home of this user, who has none; set HOME to a folder"
+        )
+    if cache is None and not is_private(folder):
+        raise Refused(
+            f"store: root {root!r} needs a cache, but others could change what is in {folder}; set HOME to a folder of "
+            "yours, which only you can write"
         )
     local = folder / hashlib.sha256(root.encode()).hexdigest()[:16]
     return RemoteStorage(files, path, local / "cache"), local

@@ -5,6 +5,7 @@
     checkpoints/round-000050/feedback-DEVICE.safetensors  what messages of links with error feedback have lost so far
     checkpoints/round-000050/commits.jsonl             the commit log of the rounds in the checkpoint
     checkpoints/round-000050/round.json                size and digest of each of these files; written last
+    saving/DEVICE/round-000050/...                     a device's shards until the coordinator takes them from there
 
 A checkpoint is complete when round.json exists and every file has the recorded digest. The two newest are kept: when
 the newest is damaged, training resumes from the one before.
@@ -25,11 +26,12 @@ from safetensors.torch import save_file
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.exposed_folders import remove
 from fleetune.filesystem import file_digest, free_space, sync, write_durably
 from fleetune.training.device_copies import on_host
 from fleetune.training.optimizer import NamedOptimizer
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, SAVING = "checkpoints", "saving"
 MARK, COMMITS = "round.json", "commits.jsonl"
 MODEL, OPTIMIZER, FEEDBACK = "model|", "optimizer|", "feedback|"  # '|' appears in no parameter name
 RESIDUALS = "feedback-"
@@ -91,16 +93,17 @@ class StoredCheckpoint(NamedTuple):
 def write_text(text: str, path: Path) -> None:
     """Write a text file atomically and durably; creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        write_durably(text.encode(), part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_durably(text.encode(), path)
 
 
 def checkpoint_folder(work: Path, round: int) -> Path:
     """Return the folder of the state after `round` rounds."""
     return work / CHECKPOINTS / f"round-{round:06d}"
+
+
+def saving_folder(work: Path, device: str, round: int) -> Path:
+    """Return where a device writes its shards of the state after `round` rounds; in a container it sees no others."""
+    return work / SAVING / device / f"round-{round:06d}"
 
 
 def complete_of(work: Path, round: int) -> StoredCheckpoint:
@@ -271,6 +274,7 @@ def delete_checkpoint(folder: Path) -> None:
 
 def drop_incomplete(work: Path) -> None:
     """Delete what is there of checkpoints that were not completed: nothing resumes from them, and they take room."""
+    remove(work / SAVING)
     for _, folder in _rounds(work):
         if not (folder / MARK).exists():
             delete_checkpoint(folder)

@@ -21,7 +21,7 @@ from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
 from fleetune.recovery.holdings import History
 from fleetune.training.checkpoint_saver import CheckpointSaver
-from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint, checkpoint_folder
+from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint
 from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
 from fleetune.training.decisions import Decisions
 from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, MessageLost, NotBack, Said
@@ -213,7 +213,7 @@ class TrainingLoop:
                 self._parcels.send(self._workers.exchange, device, int(header["parcel"]))
             elif said.kind == "saved":
                 version = parse_version(header["version"])
-                self._shards.add(version, header["shards"])
+                self._shards.add(device, version, header["shards"])
                 yield p.Saved(device=device, version=version)
             elif said.kind == "backed_up":
                 yield p.BackedUp(device=device, version=parse_version(header))
@@ -378,9 +378,10 @@ class TrainingLoop:
 
     def _complete(self, command: p.CompleteCheckpoint) -> Iterable[p.Event]:
         """Complete a checkpoint; one whose files cannot be had, or are damaged, costs nothing but itself."""
-        version, work, shards = command.version, self._task.work, self._shards.take(command.version)
+        version, work, written = command.version, self._task.work, self._shards.take(command.version)
+        shards = {name: digest for of_device in written.values() for name, digest in of_device.items()}
         try:
-            self._workers.collect(command.devices, checkpoint_folder(work, version.rounds))
+            self._workers.collect(command.devices, written, version.rounds)
             self._saver.complete(version.rounds, shards, self._log.text_of(version.rounds))
         except TryAgain as error:
             if disk_error(error, {STORE: work}) is not None:  # it would take no later one either

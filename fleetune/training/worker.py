@@ -37,13 +37,14 @@ from fleetune.contracts import json_io
 from fleetune.contracts.head_scores import ReportedScores
 from fleetune.contracts.mixed_precision import FP16
 from fleetune.errors import FleetuneError, Refused, TryAgain
+from fleetune.exposed_folders import remove
 from fleetune.launching.process_limits import OUT_OF_MEMORY_EXIT_CODE, is_out_of_memory
 from fleetune.links.authentication import KeyPair
 from fleetune.links.endpoint import Endpoint, EndpointFactory, Listen
 from fleetune.links.peer import Tap
 from fleetune.models.device_memory import PeakMemory, compute_on
 from fleetune.recovery.holdings import Attempt, Version
-from fleetune.training.checkpoints import SAVE, checkpoint_folder, delete_checkpoint
+from fleetune.training.checkpoints import SAVE, saving_folder
 from fleetune.training.energy import energy_meter
 from fleetune.training.exchange import Aborted, BrokenOff, Exchange, Stopped, attempt_of
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
@@ -213,7 +214,7 @@ class _Worker:
         self._await_writer()  # it writes the state that moves now
         running = held.apply(commit)
         for done in outdated(self._saved, commit["kept"], commit["round"]):
-            delete_checkpoint(checkpoint_folder(Path(self._task.work), done))
+            remove(self._saving_folder(done))
             self._saved.remove(done)
         if commit["checkpoint"] and running.state.is_saved_here:
             self._save_beside(running.state)
@@ -284,11 +285,14 @@ class _Worker:
 
     def _write(self, state: CommittedState, done: int, attempt: Attempt) -> None:
         """Write the state of so many rounds. attempt: the one that asked for it, which may be newer than the state."""
-        written = state.write(checkpoint_folder(Path(self._task.work), done), done)
+        written = state.write(self._saving_folder(done), done)
         shards = [{"file": shard.file, **json_io.dump(shard.digest)} for shard in written]
         version = describe_version(Version(done, state.version.attempt))
         self._saved.add(done)
         self._exchange.send_control("saved", {"attempt": attempt, "version": version, "shards": shards})
+
+    def _saving_folder(self, done: int) -> Path:
+        return saving_folder(Path(self._task.work), self._task.device, done)
 
     def _save_on_request(self) -> None:
         """Write the state whenever the coordinator asks for it, whatever the running round waits for or computes."""

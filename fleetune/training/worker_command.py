@@ -8,7 +8,7 @@ from fleetune.contracts import json_io
 from fleetune.launching import MALLOC_ENVIRONMENT, Command, thread_environment
 from fleetune.links.authentication import KeyPair
 from fleetune.models.source import local_folders, with_local_source
-from fleetune.training.checkpoints import CHECKPOINTS
+from fleetune.training.checkpoints import CHECKPOINTS, SAVING
 from fleetune.training.task import TrainingTask, WorkerKeys, WorkerTask
 from fleetune.training.worker_modules import WORKER_MODULES
 
@@ -56,7 +56,8 @@ class WorkerCommands:
             environment={**MALLOC_ENVIRONMENT, **thread_environment(task.fleet.device(device).threads)},
             log=self.log(device),
             reads=(folder, *read, *(() if device in task.local else (task.data_folder,))),
-            writes=(task.work / CHECKPOINTS,),
+            live_reads=(task.work / CHECKPOINTS,),
+            writes=(task.work / SAVING / device,),
             device_writes=(task.local[device].folder.parent,) if device in task.local else (),
         )
 

@@ -42,13 +42,13 @@ from fleetune.training.returns import Returning
 from fleetune.training.round_report import check_report
 from fleetune.training.task import COORDINATOR, TrainingTask
 from fleetune.training.worker_command import WorkerCommands
+from fleetune.training.written_shards import DeviceShards, take_shards
 
 STARTING_S = 120.0
 POLL_S = 0.04
 """Interval of the checks of devices; the end of a process or of a connection is found at once."""
 ALIVE_INTERVAL_S = 2.0
-FINAL_MESSAGE_S = 1.0
-MAX_REASON_CHARACTERS = 2000
+FINAL_MESSAGE_S, MAX_REASON_CHARACTERS = 1.0, 2000
 END_S = 3.0
 """Seconds that workers have to end when they are told to."""
 DISMISSED_S = 1.0
@@ -196,10 +196,10 @@ class WorkerGroup:
         except (TypeError, ValueError) as error:
             raise Refused(f"device {said.device} sent a {said.kind!r} that cannot be read ({error})") from None
 
-    def collect(self, devices: Iterable[str], folder: Path) -> None:
-        """Copy the files that these devices have written to a local folder."""
+    def collect(self, devices: Iterable[str], shards: DeviceShards, round: int) -> None:
+        """Take what these devices have written of the state after `round` rounds; TryAgain as `take_shards` says."""
         for device in devices:
-            self._jobs[device].collect(folder)
+            take_shards(self._task.work, round, device, self._jobs[device], shards.get(device, ()))
 
     def send(self, devices: Iterable[str], kind: str, header: dict[str, Any]) -> None:
         """Send a control message to these workers."""

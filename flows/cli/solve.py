@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -167,13 +166,9 @@ def _write(text: str, path: Path) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        filesystem.write_durably(text.encode(), part, path)
+        filesystem.write_durably(text.encode(), path)
     except OSError as error:
         if known := filesystem.disk_error(error, {filesystem.OUTPUT: path}):
             raise known from None
         raise TryAgain(f"-o {path}: cannot be written ({error.strerror}); give another file") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)

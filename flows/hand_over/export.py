@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.errors import Refused, TryAgain, first_line
-from fleetune.launching.child import processor_time_ns
+from fleetune.filesystem import rename_durably
 from fleetune.launching.job import SILENT_CODE, describe_exit
 from fleetune.launching.life_watch import USUAL, LifeWatch
+from fleetune.linux import processor_time_ns
 from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import TrainedRun
 
@@ -62,20 +63,19 @@ def to_gguf(found: TrainedRun, target: Path, watch: LifeWatch = USUAL) -> Path:
         raise Refused(f"--gguf is for causal-lm; run {found.run.id} trained {found.run.config.model.task}")
     if target.exists():
         raise Refused(f"{target} exists; give another place with --to, or remove it")
-    with tempfile.TemporaryDirectory(prefix="fleetune-") as scratch:
-        merged = export(found, Path(scratch) / "model", merge=True)
-        part = target.with_name(target.name + ".part")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            code, output = _run([converter, str(merged), "--outfile", str(part)], watch)
-            if code == SILENT_CODE:
-                raise TryAgain(f"{CONVERTER} {describe_exit(code)}; run it again")
-            if code or not part.exists():
-                said = (output.strip() or "it says nothing").splitlines()[-1]
-                raise Refused(f"{CONVERTER} failed ({said[:200]}); export with --merge, and look at that folder")
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="fleetune-") as scratch,
+        tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside,
+    ):
+        merged, part = export(found, Path(scratch) / "model", merge=True), Path(beside) / target.name
+        code, output = _run([converter, str(merged), "--outfile", str(part)], watch)
+        if code == SILENT_CODE:
+            raise TryAgain(f"{CONVERTER} {describe_exit(code)}; run it again")
+        if code or not part.exists():
+            said = (output.strip() or "it says nothing").splitlines()[-1]
+            raise Refused(f"{CONVERTER} failed ({said[:200]}); export with --merge, and look at that folder")
+        rename_durably(part, target)
     return target
 
 
@@ -121,6 +121,6 @@ def _atomic(target: Path) -> Iterator[Path]:
     try:
         yield part
         part.chmod(0o755)
-        part.replace(target)
+        rename_durably(part, target)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -4,12 +4,13 @@ these."""
 import os
 from urllib.parse import urlsplit
 
-from flows.prefect_server import CLIENT_SECRET, QUIET
+from flows.prefect_server import CLIENT_SECRET, NO_FILES, QUIET
 from flows.service_files import ServiceFiles, ServiceRecord
 from flows.store_root import ROOT_VARIABLE
 
 SETTINGS = {
     **QUIET,
+    **NO_FILES,
     "PREFECT_UI_API_URL": "/api",  # whatever name of this machine the browser uses
     "PREFECT_RUNNER_POLL_FREQUENCY": "2",
     "PREFECT_WORKER_QUERY_SECONDS": "0.1",  # it asks every other second: see worker.py

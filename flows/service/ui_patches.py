@@ -31,6 +31,7 @@ from typing import Any
 from prefect.server.database.configurations import AioSqliteConfiguration
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
+from fleetune.filesystem import write_durably
 from flows.service.asgi import Application, Message, Receive, Send, replay
 from flows.service.bodies import read_body
 
@@ -53,9 +54,7 @@ def put_style(ui: Path) -> None:
         found = page.read_text(encoding="utf-8")
         wanted = _PUT_BEFORE.sub("", found).replace(HEAD_ENDS, STYLE + HEAD_ENDS, 1)
         if wanted != found:
-            part = page.with_suffix(".part")
-            part.write_text(wanted, encoding="utf-8")
-            part.replace(page)
+            write_durably(wanted.encode(), page)
 
 
 ENDS = frozenset({"Completed", "Cancelled", "Crashed", "Failed"})

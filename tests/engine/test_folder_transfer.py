@@ -103,16 +103,16 @@ def test_there_and_back(client: docker.DockerClient, tmp_path: Path) -> None:
         container.start()
         said = container.logs(stream=True, follow=True)
         assert next(said).startswith(b"written 10001")
-        folder_transfer.fetch_folder(container, target)
+        folder_transfer.fetch_folder(container, target, target)
         assert (target / "deep" / "big").read_bytes() == content[::-1]
         (target / "small").unlink()
         say(container, b"go\n")
         assert container.wait(timeout=PATIENCE_S)["StatusCode"] == 0
         assert b"Read-only file system" in b"".join(said)
-        folder_transfer.fetch_folder(container, target)
+        folder_transfer.fetch_folder(container, target, target)
         assert (target / "small").read_bytes() == b"cba"
     with pytest.raises(TryAgain, match=f"{target} cannot be fetched: it, or the container that wrote it, is gone"):
-        folder_transfer.fetch_folder(container, target)
+        folder_transfer.fetch_folder(container, target, target)
 
 
 def test_no_such_image(client: docker.DockerClient, tmp_path: Path) -> None:
@@ -148,6 +148,6 @@ def test_a_device_is_not_fetched(client: docker.DockerClient, tmp_path: Path) ->
         container.start()
         container.wait(timeout=PATIENCE_S)
         with pytest.raises(Refused, match="out/pipe', which is no file or folder"):
-            folder_transfer.fetch_folder(container, target)
+            folder_transfer.fetch_folder(container, target, target)
     finally:
         container.remove(force=True)

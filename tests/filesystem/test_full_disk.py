@@ -88,12 +88,10 @@ def test_a_record_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     """A failed write once left its partial file behind."""
     fleet = Fleet(devices=(Device(name="a", memory_bytes=1, cores=1, fingerprint="f"),))
 
-    def full(self: Path, content: bytes) -> None:
-        with self.open("wb") as file:
-            file.write(content[:9])
+    def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         json_io.write(fleet, tmp_path / "fleet.json")
     assert not list(tmp_path.iterdir())

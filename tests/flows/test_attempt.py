@@ -14,13 +14,14 @@ from fleetune.contracts.run_config import DataRequest, RunConfig
 from fleetune.contracts.task import StageTask
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.store import Store
-from flows.attempt import fits_in_container, for_container, write_ingredients
+from flows.attempt import fits_in_container, for_container, start, write_ingredients
 from flows.context import StageSelection
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
 from stages.catalog import STAGES, find_stage
 from tests.support.filesystem.synced import recorded
 from tests.support.flows.toy_pipeline import World, toy_context
+from tests.support.training.recording import Recording
 
 
 class RecordingLauncher:
@@ -123,5 +124,21 @@ def test_ingredients_are_on_disk_when_they_have_their_name(tmp_path: Path, monke
     done = recorded(monkeypatch)
     write_ingredients(tmp_path, {"seed": "3"})
     (part, named, folder) = done
-    assert part.endswith(".part") and named == f"=> {part.removesuffix('.part')}" and folder == str(tmp_path)
+    assert part.endswith(".part") and Path(part).parent == tmp_path and folder == str(tmp_path)
     assert json.loads(Path(named.removeprefix("=> ")).read_text()) == {"seed": "3"}
+
+
+def test_what_a_run_writes_lies_in_no_folder_that_a_container_writes(tmp_path: Path) -> None:
+    """Bug: a stage in a container could put links in the place of its log, its task and its ingredients."""
+    launcher, work = Recording(), tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "theirs").write_text("theirs")
+    (work / "output").symlink_to(tmp_path)  # as a container could have left it before
+    task = StageTask(stage="plan", run="r", seed=0, config={}, inputs={}, output=str(work / "output"), work=str(work))
+    write_ingredients(work, {})
+    start(PLAN, task, launcher, lambda: False).wait()
+    (command,) = launcher.commands
+    assert command.writes == (work / "output",) and work / "task.json" in command.reads
+    for name in ("ingredients.json", "task.json", "stage.log"):
+        assert (work / name).is_file() and not any((work / name).is_relative_to(each) for each in command.writes)
+    assert (tmp_path / "theirs").read_text() == "theirs" and not (work / "output").is_symlink()

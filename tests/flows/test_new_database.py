@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows import new_database
+from tests.support.filesystem.synced import recorded
 
 MIGRATE = """
 import asyncio
@@ -63,7 +64,11 @@ def test_half_a_kept_database_is_made_again(damaged: bool, tmp_path: Path, monke
             connection_url = f"sqlite+aiosqlite:///{there}"
 
     monkeypatch.setattr(new_database, "KEPT", kept)
+    done = recorded(monkeypatch)
     asyncio.run(new_database.create(Server(), migrate))
+    (_, named, folder) = done
+    written = kept if damaged else there
+    assert (named, folder) == (f"=> {written}", str(tmp_path)), "a power cut leaves no half of it either"
     for path in (there, kept):
         with closing(sqlite3.connect(path)) as database:
             tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

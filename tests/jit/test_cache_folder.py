@@ -90,18 +90,3 @@ def test_nowhere(beside: Path, tmp_path: Path, lock: Callable[[Path], None]) -> 
     lock(beside)
     assert jit.choose_folder(NAME, (beside, tmp_path / "file")) is None
     assert jit.choose_folder(NAME, (beside,)) is None
-
-
-@pytest.mark.parametrize(
-    ("cache", "home", "found"),
-    [
-        ("/cache", "/folder/a", ("/cache/fleetune",)),
-        ("", "/folder/a", ("/folder/a/.cache/fleetune",)),
-        ("here", "", ()),
-    ],
-)
-def test_users_cache(monkeypatch: pytest.MonkeyPatch, cache: str, home: str, found: tuple[str, ...]) -> None:
-    """The user's cache follows XDG_CACHE_HOME; a relative path is ignored."""
-    monkeypatch.setenv("XDG_CACHE_HOME", cache)
-    monkeypatch.setenv("HOME", home)
-    assert tuple(map(str, jit.users_cache())) == found

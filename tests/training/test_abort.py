@@ -17,7 +17,7 @@ from fleetune.errors import TryAgain
 from fleetune.launching import ProcessLauncher
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import INITIAL, LIVE, PREPARED, Attempt, Version
-from fleetune.training.checkpoints import SAVE, checkpoint_folder
+from fleetune.training.checkpoints import SAVE, saving_folder
 from fleetune.training.device_watch import FellSilent, HeardAgain, Said
 from fleetune.training.exchange import FIRST_ATTEMPT
 from fleetune.training.migration import Migration, parse_version
@@ -131,7 +131,7 @@ def driven(ready: Prepared, folder: Path, broken: Broken | None, loses: str = ""
             said.commit(round)
             round += 1
         said.gather("saved", savers_of(chain(ready)))
-    files = sorted(checkpoint_folder(task.work, ROUNDS).glob("*.safetensors"))
+    files = sorted(task.work.glob(f"{saving_folder(Path(), '*', ROUNDS)}/*.safetensors"))
     return {f"{path.name} {name}": tensor for path in files for name, tensor in load_file(path).items()}
 
 

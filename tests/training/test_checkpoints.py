@@ -302,23 +302,28 @@ def test_everything_is_on_disk_before_an_older_checkpoint_is_dropped(
     saved(ready, tmp_path, [2], round=2, kept=(1,))
     done: list[str] = []
     oldest = checkpoint_folder(tmp_path, 1) / "round.json"
-    fsync, rmtree = os.fsync, shutil.rmtree
+    fsync, rename, rmtree = os.fsync, os.rename, shutil.rmtree
 
     def recorded_fsync(handle: int) -> None:
         assert oldest.exists()
         done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
         fsync(handle)
 
+    def recorded_rename(source: str, target: str, **folders: int) -> None:
+        rename(source, target, **folders)
+        done.append(f"=> {target}")
+
     def recorded_rmtree(folder: Path, ignore_errors: bool = False) -> None:
         done.append(f"drop {folder.name}")
         rmtree(folder, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(os, "rename", recorded_rename)
     monkeypatch.setattr(shutil, "rmtree", recorded_rmtree)
     saved(ready, tmp_path, [2], round=3, kept=(2,))
     assert not oldest.exists()
-    mark = done.index("round.json.part")
-    assert {"segment-0.safetensors", "segment-1.safetensors", "commits.jsonl.part"} <= set(done[:mark])
+    mark = done.index("=> round.json")
+    assert {"segment-0.safetensors", "segment-1.safetensors", "=> commits.jsonl"} <= set(done[:mark])
     assert done[mark + 1 :] == ["round-000003", "checkpoints", tmp_path.name, "drop round-000001"]
 
 

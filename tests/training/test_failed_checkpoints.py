@@ -1,7 +1,9 @@
 """A checkpoint that cannot be completed costs nothing but itself, unless the coordinator's disk is at fault."""
 
 import errno
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,50 @@ import pytest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.launching import Command, Job
-from fleetune.training.checkpoints import checkpoint_folder, newest_complete
+from fleetune.training.checkpoints import CHECKPOINTS, SAVING, checkpoint_folder, newest_complete
 from tests.support.training.recording import Recording
 from tests.support.training.runs import Prepared, plan, run_plan
 
 TRAINING = TrainingRequest(
     rounds=6, batch_samples=24, micro_batch_samples=8, learning_rate=1e-3, checkpoint_every_rounds=2
 )
+
+
+class Hostile:
+    """A job in a container whose commands do what they like in the folders that it may write; all else is the job's."""
+
+    def __init__(self, job: Job, command: Command, theirs: Path) -> None:
+        self._job, self._writes, self._theirs = job, command.writes, theirs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def collect(self, folder: Path, into: Path) -> None:
+        """Plant links at all names that the coordinator may use, a pipe for a shard, and a link for a folder."""
+        for top in self._writes:
+            for round in [path for path in top.glob("round-*") if path.is_dir() and not path.is_symlink()]:
+                for name in ("commits.jsonl", "commits.jsonl.part", "round.json", "round.json.part"):
+                    with suppress(FileExistsError):
+                        (round / name).symlink_to(self._theirs / "file")
+                if round.name == checkpoint_folder(Path(), 2).name:
+                    shard = next(round.glob("*.safetensors"))
+                    shard.unlink()
+                    os.mkfifo(shard)
+                if round.name == checkpoint_folder(Path(), 4).name:
+                    round.rename(round.with_name("away"))
+                    round.symlink_to(self._theirs)
+
+
+class HostileLauncher(Recording):
+    """Starts jobs that are hostile."""
+
+    def __init__(self, theirs: Path) -> None:
+        super().__init__()
+        self._theirs = theirs
+
+    def start(self, command: Command) -> Job:
+        """Start a command."""
+        return Hostile(super().start(command), command, self._theirs)  # type: ignore[return-value]
 
 
 class Failing:
@@ -29,7 +68,7 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._job, name)
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Fetch what it wrote of a checkpoint."""
         if folder.name == checkpoint_folder(Path(), 4).name:
             self._fail(folder)
@@ -110,3 +149,30 @@ def test_a_disk_that_is_full_ends_a_training(bert: Prepared, tmp_path: Path) -> 
     assert caught.value.exit_code == 75
     found = newest_complete(tmp_path / "run" / "work", said.append)
     assert found is not None and found.mark.round == 2
+
+
+@pytest.mark.timeout(120)
+def test_a_hostile_container_costs_its_checkpoints_only(bert: Prepared, tmp_path: Path) -> None:
+    """Bug: the coordinator wrote `commits.jsonl.part` into a folder that containers write, through whatever link they
+    had put there. It writes in no such folder, follows no link of theirs, waits for no pipe, and the training goes on.
+    """
+    theirs, said = tmp_path / "theirs", list[str]()
+    theirs.mkdir()
+    (theirs / "file").write_text("theirs")
+    made = plan(bert.units, [], [[8]])
+    run_plan(bert, made, TRAINING, tmp_path / "run", launcher=HostileLauncher(theirs), note=said.append)
+    assert [path.name for path in theirs.iterdir()] == ["file"] and (theirs / "file").read_text() == "theirs"
+    for round in (2, 4):
+        assert [each for each in said if each.startswith(f"no checkpoint of round {round}: ")], said
+    found = newest_complete(tmp_path / "run" / "work", said.append)
+    assert found is not None and found.mark.round == TRAINING.rounds
+
+
+def test_a_device_writes_no_folder_of_another_one(bert: Prepared, tmp_path: Path) -> None:
+    """A container sees checkpoints without being able to change them, and no device's shards but its own."""
+    launcher, made = Recording(), plan(bert.units, [1], [[8], [8]])
+    run_plan(bert, made, replace(TRAINING, rounds=2), tmp_path / "run", launcher=launcher)
+    work = tmp_path / "run" / "work"
+    writes = [folder for command in launcher.commands for folder in command.writes]
+    assert len({*writes}) == len(made.devices) and {folder.parent for folder in writes} == {work / SAVING}
+    assert {command.live_reads for command in launcher.commands} == {(work / CHECKPOINTS,)}

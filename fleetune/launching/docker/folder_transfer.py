@@ -54,8 +54,8 @@ def empty_volume(client: docker.DockerClient, image_id: str, folder: Path, label
     return _fill_volumes(client, image_id, (folder,), labels, stream)[folder]
 
 
-def fetch_folder(container: Any, folder: Path) -> None:
-    """Copy `folder` inside a running or stopped container over `folder` here.
+def fetch_folder(container: Any, folder: Path, into: Path) -> None:
+    """Copy `folder` inside a running or stopped container over the folder `into` here.
 
     A file appears here whole or not at all; files that only exist here stay. Refused for links, devices, and contents
     beyond any plausible size; TryAgain when the container or the folder is gone, or its files change faster than they
@@ -64,7 +64,7 @@ def fetch_folder(container: Any, folder: Path) -> None:
     for attempt in range(1, FETCH_ATTEMPTS + 1):
         try:
             with closing(_pieces(container, folder)) as pieces:
-                unpack(pieces, folder)
+                unpack(pieces, into)
             return
         except TryAgain:  # the engine cuts its stream where a file changes while it is read
             if attempt == FETCH_ATTEMPTS:

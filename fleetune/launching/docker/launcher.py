@@ -19,7 +19,7 @@ from fleetune.launching.docker import folder_transfer
 from fleetune.launching.docker.engine_client import ENGINE_ERRORS, describe_error
 from fleetune.launching.docker.session import EngineContext, bind_mount, start_with_input
 from fleetune.launching.docker.tar_archive import IMAGE_USER
-from fleetune.launching.job import AFTER_KILL_S, SILENT_CODE, Command
+from fleetune.launching.job import AFTER_KILL_S, SILENT_CODE, Command, open_log
 from fleetune.launching.life_watch import USUAL, LifeWatch
 
 GRACE_S = 2.0
@@ -72,7 +72,6 @@ class DockerLauncher:
 
     def start(self, command: Command) -> "ContainerJob":
         """Start a command; TryAgain when the engine cannot."""
-        command.log.parent.mkdir(parents=True, exist_ok=True)
         for folder in (*command.writes, *(command.device_writes if self._engine.is_here else ())):
             make_writable(folder)
         container = None
@@ -133,7 +132,12 @@ class FolderMounts:
     def _mounts_from_here(self, command: Command) -> list[Mount]:
         if self._engine.is_here:
             writable = set(command.writes)  # folders inside these are mounted with them
-            reads = [folder for folder in dict.fromkeys(command.reads) if not writable & {folder, *folder.parents}]
+            live = set(command.live_reads)
+            reads = [
+                folder
+                for folder in dict.fromkeys((*command.live_reads, *command.reads))
+                if not writable & {folder, *folder.parents} and not live & set(folder.parents)
+            ]
             mounted = {*reads, *command.writes}
             linked = {path for folder in reads for path in _link_targets(folder) if not mounted & set(path.parents)}
             return [
@@ -174,7 +178,7 @@ class ContainerJob:
         container: Any,
         command: Command,
         cores: float | None,
-        collect: Callable[[Any, Path], None] | None,
+        collect: Callable[[Any, Path, Path], None] | None,
         watch: LifeWatch = USUAL,
     ) -> None:
         self._container, self._command = container, command
@@ -265,10 +269,10 @@ class ContainerJob:
             reason = f"its container could not be held to {self._cores:g} cores ({describe_error(error)})"
             raise TryAgain(f"{self._command.module}: {reason}") from None
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Fetch what the command wrote to a folder, where its engine is on another machine."""
         if self._collect is not None:
-            self._collect(self._container, folder)
+            self._collect(self._container, folder, into)
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=work, name=f"fleetune-{self._container.short_id}", daemon=True)
@@ -287,7 +291,7 @@ class ContainerJob:
         self._lines.put(None)
 
     def _read_log(self) -> None:
-        with self._command.log.open("ab") as log, suppress(*ENGINE_ERRORS):
+        with open_log(self._command.log) as log, suppress(*ENGINE_ERRORS):
             begun = b""
             for chunk in _output(self._container, stdout=False):
                 text = begun + chunk

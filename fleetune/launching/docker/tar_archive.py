@@ -8,17 +8,16 @@ searches them in quadratic time, and fills the holes of sparse files.
 
 import os
 import re
-import secrets
-import shutil
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator
-from errno import ENOSPC, ENOTDIR
+from errno import ENOSPC
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused, TryAgain
+from fleetune.exposed_folders import new_file, opened, opened_within
 from fleetune.filesystem import leaves_folder
 
 __all__ = ["END", "IMAGE_USER", "ArchiveEntry", "folder_header", "list_entries", "pack", "unpack"]
@@ -83,13 +82,17 @@ def unpack(pieces: Iterable[bytes], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     reader = TarReader(pieces, str(folder))
     try:
-        for member in reader.members():
-            parts = member.parts[1:]  # the first names the folder itself
-            if not parts:
-                continue
-            _make_folder(folder, parts if member.is_folder else parts[:-1])
-            if not member.is_folder:
-                _write(reader, member.bytes, folder.joinpath(*parts))
+        with opened(folder) as top:
+            for member in reader.members():
+                parts = member.parts[1:]  # the first names the folder itself
+                if not parts:
+                    continue
+                try:
+                    with opened_within(top, parts if member.is_folder else parts[:-1], make=True) as inner:
+                        if not member.is_folder:
+                            _write(reader, member.bytes, inner, parts[-1])
+                except OSError as error:
+                    raise _write_error(folder.joinpath(*parts), error) from None
     except DamagedTar as error:
         raise TryAgain(f"{folder}: the transfer from its container was cut off or damaged ({error})") from None
 
@@ -141,32 +144,14 @@ def _header(name: str, kind: bytes, mode: int, size: int = 0, mtime: int = 0) ->
     return header.tobuf(tarfile.GNU_FORMAT, ENCODING, ERRORS)
 
 
-def _make_folder(folder: Path, parts: tuple[str, ...]) -> None:
-    """Make a folder below `folder` without following links, which could lead elsewhere."""
-    for part in parts:
-        folder /= part
-        try:
-            folder.mkdir(exist_ok=True)
-            if folder.is_symlink():
-                raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR))
-        except OSError as error:
-            raise _write_error(folder, error) from None
-
-
-def _write(reader: "TarReader", size: int, target: Path) -> None:
-    """Write the content of the current member beside `target`, and move it there once it is whole."""
-    partial = target.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        if size + DISK_RESERVE_BYTES > shutil.disk_usage(target.parent).free:
-            raise OSError(ENOSPC, os.strerror(ENOSPC))
-        with partial.open("xb") as file:
-            for piece in reader.content():
-                file.write(piece)
-        partial.replace(target)
-    except OSError as error:
-        raise _write_error(target, error) from None
-    finally:
-        partial.unlink(missing_ok=True)
+def _write(reader: "TarReader", size: int, folder: int, name: str) -> None:
+    """Write the content of the current member beside its name in a folder, which it gets once it is whole."""
+    room = os.fstatvfs(folder)
+    if size + DISK_RESERVE_BYTES > room.f_bavail * room.f_frsize:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+    with new_file(folder, name) as file:
+        for piece in reader.content():
+            file.write(piece)
 
 
 def _write_error(target: Path, error: OSError) -> TryAgain:

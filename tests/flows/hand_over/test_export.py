@@ -20,6 +20,7 @@ from flows.hand_over.export import CONVERTER, export, push, to_gguf
 from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import trained_run
 from tests.support.drawing.contents import content
+from tests.support.filesystem.synced import recorded
 from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
 from tests.support.launching.freezing import HASTY, WORDS
 
@@ -166,6 +167,16 @@ def test_nothing_is_overwritten_and_nothing_is_left(tmp_path: Path, monkeypatch:
     with pytest.raises(OSError, match="No space left"):
         export(found, tmp_path / "new", merge=False)
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_folder_is_on_disk_when_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut after the command has ended leaves no model of zeros: files and folder are flushed, then the name."""
+    found, _ = run_of(tmp_path, WHOLE)
+    done = recorded(monkeypatch)
+    export(found, tmp_path / "out", merge=False)
+    named = done.index(f"=> {tmp_path / 'out'}")
+    assert {path.name for path in (tmp_path / "out").iterdir()} <= {Path(path).name for path in done[:named]}
+    assert done[named + 1 :] == [str(tmp_path)]
 
 
 def test_a_gguf_file_is_what_the_converter_makes_of_the_merged_model(

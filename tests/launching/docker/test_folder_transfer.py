@@ -125,14 +125,16 @@ class Container:
 def test_nothing_to_fetch(tmp_path: Path, error: BaseException, why: str) -> None:
     """The error distinguishes a missing container from a lost engine."""
     with pytest.raises(TryAgain, match=f"{tmp_path} .*{why}"):
-        folder_transfer.fetch_folder(Container(*[error] * folder_transfer.FETCH_ATTEMPTS), tmp_path)
+        folder_transfer.fetch_folder(Container(*[error] * folder_transfer.FETCH_ATTEMPTS), tmp_path, tmp_path)
 
 
 def test_files_that_change_are_fetched_again(tmp_path: Path, folders: list[Path]) -> None:
     """A stream that ends too soon is requested again, up to FETCH_ATTEMPTS times."""
     whole = [*folder_transfer.pack(folder_transfer.list_entries(folders[0]), "a"), folder_transfer.END]
     container = Container(whole[:2], whole)
-    folder_transfer.fetch_folder(container, tmp_path / "t")
+    folder_transfer.fetch_folder(container, tmp_path / "t", tmp_path / "t")
     assert (tmp_path / "t" / "f").read_text() == "a"
     with pytest.raises(TryAgain, match="was cut off or damaged"):
-        folder_transfer.fetch_folder(Container(*[whole[:2]] * folder_transfer.FETCH_ATTEMPTS), tmp_path / "t")
+        folder_transfer.fetch_folder(
+            Container(*[whole[:2]] * folder_transfer.FETCH_ATTEMPTS), tmp_path / "t", tmp_path / "t"
+        )

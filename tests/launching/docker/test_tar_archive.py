@@ -5,7 +5,7 @@ import os
 import socket
 import tarfile
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching.docker import tar_archive
 from fleetune.launching.docker.tar_archive import END, IMAGE_USER, list_entries, pack, unpack
+from tests.support.filesystem.synced import recorded
 
 PIECE = 1000
 
@@ -256,7 +257,7 @@ def test_no_link_here_is_followed(tmp_path: Path) -> None:
     """A link in the target folder cannot redirect files of a container."""
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "a").symlink_to(tmp_path)
-    with pytest.raises(TryAgain, match=rf"{tmp_path}/t/a could not be written \(Not a directory\)"):
+    with pytest.raises(TryAgain, match=rf"{tmp_path}/t/a/f could not be written \(Not a directory\)"):
         unpack([stream((member("x/a/f"), b"f"))], tmp_path / "t")
     assert not (tmp_path / "f").exists()
 
@@ -288,3 +289,29 @@ def test_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(TryAgain, match=rf"{tmp_path}/f could not be written \(Is a directory\)"):
         unpack([stream((member("x/f"), b"f"))], tmp_path)
     assert tree(tmp_path) == {"f": None}
+
+
+def test_what_is_unpacked_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that has its name is whole after a power cut: it is flushed before, and its folder after that."""
+    done = recorded(monkeypatch)
+    unpack([stream((member("x/a/f"), b"f"))], tmp_path)
+    (part, *after) = done
+    assert Path(part).parent == tmp_path / "a"
+    assert after == [f"=> {tmp_path / 'a' / 'f'}", str(tmp_path / "a")]
+
+
+def test_a_folder_that_is_swapped_while_a_file_is_written_leads_nowhere(tmp_path: Path) -> None:
+    """Another container of this machine may swap the folder for a link at any moment: what was begun stays in it."""
+    target, elsewhere = tmp_path / "t", tmp_path / "elsewhere"
+    (target / "a").mkdir(parents=True)
+    elsewhere.mkdir()
+    whole = stream((member("x/a/f"), b"f" * 600))
+
+    def pieces() -> Iterator[bytes]:
+        yield whole[: tarfile.BLOCKSIZE + 100]
+        (target / "a").rename(target / "b")
+        (target / "a").symlink_to(elsewhere)
+        yield whole[tarfile.BLOCKSIZE + 100 :]
+
+    unpack(pieces(), target)
+    assert list(elsewhere.iterdir()) == [] and (target / "b" / "f").read_bytes() == b"f" * 600

@@ -17,12 +17,13 @@ def recorded(patch: pytest.MonkeyPatch) -> list[str]:
         done.append(os.readlink(f"/proc/self/fd/{handle}"))
         fsync(handle)
 
-    def naming(name: str) -> Callable[[Any, Any], None]:
+    def naming(name: str) -> Callable[..., None]:
         original = getattr(os, name)
 
-        def named(source: Any, target: Any) -> None:
-            original(source, target)
-            done.append(f"=> {Path(target)}")
+        def named(source: Any, target: Any, **folders: int) -> None:
+            original(source, target, **folders)
+            folder = os.readlink(f"/proc/self/fd/{folders['dst_dir_fd']}") if folders else ""
+            done.append(f"=> {Path(folder, target)}")
 
         return named
 

@@ -118,7 +118,7 @@ class ScriptedJob:
         assert self.held_after is None, "held twice"
         self.held_after = self.read
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Collect nothing."""
 
     def tail(self, lines: int = 10) -> str:

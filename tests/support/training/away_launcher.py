@@ -7,7 +7,7 @@ from typing import Any
 
 from fleetune.contracts import json_io
 from fleetune.launching import Command, Job
-from fleetune.training.checkpoints import CHECKPOINTS
+from fleetune.training.checkpoints import saving_folder
 from fleetune.training.task import WorkerTask
 from tests.support.training.recording import Recording
 
@@ -21,9 +21,11 @@ class AwayJob:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._job, name)
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Fetch what it wrote of a checkpoint."""
-        shutil.copytree(self._folder / CHECKPOINTS / folder.name, folder, dirs_exist_ok=True)
+        shutil.copytree(
+            saving_folder(self._folder, folder.parent.name, 0).parent / folder.name, into, dirs_exist_ok=True
+        )
 
 
 class AwayLauncher(Recording):

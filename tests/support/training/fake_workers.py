@@ -114,7 +114,7 @@ class FakeWorker:
         """Return what the script says."""
         return self.filled
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Do nothing: it writes no files."""
 
     def _run(self) -> None:

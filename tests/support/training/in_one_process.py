@@ -72,7 +72,7 @@ class ThreadJob:
         """Return None: nothing tells."""
         return None
 
-    def collect(self, folder: Path) -> None:
+    def collect(self, folder: Path, into: Path) -> None:
         """Do nothing: it writes on this machine."""
 
     def _run(self) -> None:

@@ -12,8 +12,8 @@ from fleetune.training.worker import main
 from fleetune.training.worker_command import WORKER
 
 PATIENCE_S = 20.0
-LATE, AWAITED = ("round-000001", "segment-0.safetensors.part"), ("round-000002", "segment-1.safetensors")
-"""Folder and file."""
+LATE, AWAITED = ("round-000001", "segment-0.safetensors.part"), "*/round-000002/segment-1.safetensors"
+"""Folder and file, and where devices write another one."""
 
 save_file = checkpoints.save_file
 
@@ -31,7 +31,7 @@ def save_late(tensors: Any, path: Path) -> None:
     """Write a file, the late one after the awaited one; at the latest when patience ends."""
     until_s = time.monotonic() + PATIENCE_S
     while (path.parent.name, path.name) == LATE and time.monotonic() < until_s:
-        if path.parents[1].joinpath(*AWAITED).exists():
+        if any(path.parents[2].glob(AWAITED)):
             break
         time.sleep(0.01)
     save_file(tensors, path)
