@@ -8,7 +8,6 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.contracts.plan import FORWARD, Plan
-from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.models.gates import Regate, gate_segment
 from fleetune.models.segment import SegmentRunner, Values
@@ -138,7 +137,7 @@ def new_seat(
     seat: Seat,
     runner: SegmentRunner,
     batches: Batches | None,
-    training: TrainingRequest,
+    optimizer: NamedOptimizer,
     *,
     tied: Mapping[str, tuple[int, ...]],
     collected: bool,
@@ -151,7 +150,7 @@ def new_seat(
         seat=seat,
         runner=runner,
         batches=batches,
-        optimizer=NamedOptimizer(runner.parameters, training, steps=not collected),
+        optimizer=optimizer,
         statistics=statistics,
         bucket=None if alone else GradientBucket(runner.parameters, statistics.means),
         tied=tied,
