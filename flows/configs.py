@@ -19,7 +19,8 @@ from zoneinfo import available_timezones
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.record import NAME, record
-from fleetune.contracts.run_config import BUILT_IN, STRATEGIES, RunConfig
+from fleetune.contracts.run_config import BUILT_IN, NO_PASSWORD, STRATEGIES, RunConfig
+from fleetune.contracts.url_passwords import refuse_password
 from fleetune.errors import Refused
 from fleetune.filesystem import check_utf8, expanded
 from flows import yaml_file
@@ -223,6 +224,7 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
         if not isinstance(holder, dict) or not isinstance(holder.get(key), str) or not holder[key]:
             continue
         given = holder[key]
+        refuse_password(label, given, NO_PASSWORD)  # before a message shows it
         if (_is_data(label) and given in BUILT_IN) or given.startswith("package:"):
             continue
         tried = [(base / expanded(given)) for base in (origin.folder, Path.cwd())]
@@ -241,6 +243,7 @@ def _resolve_patterns(data: Any, origin: _Origin) -> None:
     for number, given in enumerate(files if isinstance(files, list) else ()):
         if not isinstance(given, str) or not given:
             raise Refused(f"{origin.owner}: data.files: {given!r} is not a file or a pattern such as chats/*.jsonl")
+        refuse_password("data.files", given, NO_PASSWORD)
         tried = [str(base / expanded(given)) for base in (origin.folder, Path.cwd())]
         found = next((place for place in tried if _exists(Path(place)) or glob(place, recursive=True)), None)
         if found is None:

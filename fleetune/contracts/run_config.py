@@ -15,7 +15,10 @@ from fleetune.contracts.schedule import Schedule
 from fleetune.contracts.tasks import SCORES, TASKS
 from fleetune.contracts.tracking import TrackingRequest
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.contracts.url_passwords import refuse_password
 from fleetune.errors import Refused
+
+NO_PASSWORD = "leave it out, and give a folder, a file or a name on the hub, whose token lies in HF_TOKEN"
 
 
 @record
@@ -68,6 +71,8 @@ class ModelRequest:
     the data; devices hold and run the other units alone."""
 
     def __post_init__(self) -> None:
+        for setting, url in (("source", self.source), ("lora.start", self.lora and self.lora.start)):
+            refuse_password(f"model.{setting}", url or "", NO_PASSWORD)
         one_of("model", "task", self.task, TASKS)
         one_of("model", "granularity", self.granularity, ("block", "layer"))
         one_of("model", "precision", self.precision, ("float32", "float64"))
@@ -149,6 +154,9 @@ class DataRequest:
     """True: of a set on the hub, only the rows that train_samples and test_samples need are read, and none is kept."""
 
     def __post_init__(self) -> None:
+        named = (self.source, *self.files, *self.local.values(), self.chat_template, self.validation)
+        for url in named:
+            refuse_password("data", url if isinstance(url, str) else "", NO_PASSWORD)
         self._check_chats()
         self._check_streaming()
         self._check_sources()

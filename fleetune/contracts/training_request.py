@@ -9,6 +9,8 @@ from fleetune.errors import Refused
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"
 """Values of `recompute`."""
+WEIGHTS, ALL = "weights", "all"
+"""Values of `weight_decay_on`."""
 OPTIMIZER_SETTINGS = {"momentum": "sgd", "beta1": "adamw", "beta2": "adamw", "epsilon": "adamw"}
 """Setting -> the optimizer that reads it."""
 
@@ -23,6 +25,8 @@ class TrainingRequest:
     optimizer: str = "adamw"
     learning_rate: float = 5e-4
     weight_decay: float = 0.0
+    weight_decay_on: Annotated[str, Field(exclude_if=lambda value: not value)] = WEIGHTS
+    """What decays: `weights` (no biases and norms, as in transformers' Trainer) or `all`. Empty without a decay."""
     momentum: float = 0.0
     """Of sgd."""
     beta1: float = 0.9
@@ -68,6 +72,9 @@ class TrainingRequest:
             if beta >= 1:
                 raise Refused(f"training: {name} must be below 1 (got {beta})")
         one_of("training", "optimizer", self.optimizer, ("adamw", "sgd"))
+        one_of("training", "weight_decay_on", self.weight_decay_on or WEIGHTS, (WEIGHTS, ALL))
+        decayed = (self.weight_decay_on or WEIGHTS) if self.weight_decay else ""
+        object.__setattr__(self, "weight_decay_on", decayed)
         one_of("training", "schedule", self.schedule, ("constant", "linear", "cosine"))
         one_of("training", "recompute", self.recompute, (AUTO, ALWAYS, NEVER))
         for name in ("clip_norm", "checkpoint_every_rounds"):

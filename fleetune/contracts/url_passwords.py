@@ -3,6 +3,8 @@
 import re
 from urllib.parse import parse_qsl, urlsplit
 
+from fleetune.errors import Refused
+
 UP_TO_AT = re.compile(r"[^:/?#]+://[^:/@]*:[^@]*@")
 """SQLAlchemy, and with it MLflow, takes all between the first colon and the next @ for the password, also / ? and #."""
 NAMES = ("password", "passwd", "pwd", "sslpassword")
@@ -13,6 +15,12 @@ WEB = ("http", "https")
 def holds_password(url: str) -> bool:
     """True if whoever opens the URL finds a password in it."""
     return any(map(_holds, url.split("::")))  # a chain, as fsspec takes it
+
+
+def refuse_password(setting: str, url: str, instead: str) -> None:
+    """Refuse a URL with a password, which is not shown. instead: where it belongs."""
+    if holds_password(url):
+        raise Refused(f"{setting}: the URL holds a password, which would be kept with the run and shown; {instead}")
 
 
 def _holds(url: str) -> bool:

@@ -25,6 +25,7 @@ from fleetune.data.public_words import Told
 from fleetune.data.splits import tested_split, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable
 from fleetune.errors import TryAgain, first_line
+from fleetune.hub import COMMIT, DATASET, HubRefusal, HubSilence, commit_of
 
 
 def digits() -> DataSource:
@@ -109,9 +110,6 @@ def _parsed_docstrings() -> Iterator[tuple[str, str]]:
 
 HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 """OWNER/NAME, optionally with :CONFIG and @REVISION."""
-COMMIT = re.compile(r"[0-9a-f]{40}")
-REFUSALS = (400, 401, 403, 404)
-"""HTTP status of what the hub will not give later either."""
 SHUFFLED_ROWS = 10_000
 """Rows that a stream is shuffled among, since the first ones of a set are often of one kind."""
 
@@ -190,27 +188,15 @@ def pinned_source(source: str) -> str:
 
 def _commit(name: str, revision: str) -> str:
     """Commit of a branch or tag; empty if the hub has none, or is not to be asked and the local cache has none."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    if COMMIT.fullmatch(revision):
-        return revision
-    kept = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}" / "refs" / revision
-    cached = kept.read_text(encoding="utf-8").strip() if kept.is_file() else ""
     try:
-        return str(HfApi().dataset_info(name, revision=revision).sha or "")
-    except OfflineModeIsEnabled:
-        return cached
-    except HfHubHTTPError as error:
-        if error.response is not None and error.response.status_code in REFUSALS:
-            raise Told("data: {}@{} cannot be read from the hub ({})", name, revision, first_line(error)) from None
-        reason = first_line(error)
-    except Exception as error:  # the network, a proxy, a damaged answer
-        reason = first_line(error) or type(error).__name__
-    older = f", or take what the cache has: {name}@{cached}" if COMMIT.fullmatch(cached) else ""
-    raise TryAgain(
-        f"data: the hub does not tell the commit of {name}@{revision} ({reason}); try again, give a commit{older}"
-    )
+        return commit_of(DATASET, name, revision)
+    except HubRefusal as error:
+        raise Told("data: {}@{} cannot be read from the hub ({})", name, revision, str(error)) from None
+    except HubSilence as error:
+        older = f", or take what the cache has: {name}@{error.cached}" if error.cached else ""
+        raise TryAgain(
+            f"data: the hub does not tell the commit of {name}@{revision} ({error}); try again, give a commit{older}"
+        ) from None
 
 
 def hub_digest(request: DataRequest) -> str:

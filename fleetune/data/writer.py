@@ -98,7 +98,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
             digest=checked_digest(request, asked.expected_digest),
             seed=asked.seed,
             pad_token_id=written.pad_token_id,
-            notes=(*_byte_tokenizer_note(spec), *source.notes, *written.notes),
+            notes=(*_input_notes(spec), *source.notes, *written.notes),
             chats=written.chats,
             local=_local_info(asked, written),
             files=file_digests(part),
@@ -307,10 +307,21 @@ def _save_processing(job: Job, first: tuple[int, int]) -> ImageProcessor:
     return processing
 
 
-def _byte_tokenizer_note(spec: InputSpec) -> tuple[str, ...]:
-    if not (spec.is_text and spec.pretrained and spec.tokenizer is None):
+def _input_notes(spec: InputSpec) -> tuple[str, ...]:
+    """Tell of a pretrained folder that lacks what says how its model reads texts or images."""
+    if not spec.pretrained:
         return ()
-    return ("the model's folder has no tokenizer, so texts are read as bytes, on which its weights may be untrained",)
+    if spec.is_text and spec.tokenizer is None:
+        return (
+            "the model's folder has no tokenizer, so texts are read as bytes, on which its weights may be untrained",
+        )
+    if not spec.is_text and spec.image_processor is None:
+        told = f"mean {spec.image_mean[0]:g} and deviation {spec.image_std[0]:g} of pixels from 0 to 1"
+        return (
+            f"the model's folder has no preprocessor_config.json, so images are resized and normalised by {told}, on "
+            "which its weights may be untrained",
+        )
+    return ()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from fleetune.models.operations import (
     SizeExpression,
     at_mark,
     is_allowed,
+    torch_function,
 )
 from fleetune.models.randomness import like_random_output
 
@@ -121,7 +122,11 @@ class Recording(TorchFunctionMode):
             if kwargs.get("out") is not None:
                 raise Refused(f"{name} writes into a tensor that it is given (out=)")
             kwargs = {key: False if key == "inplace" else value for key, value in kwargs.items()}
-            self._add_call(g.FUNCTION, name if name == AT_MARK else self._spelled(func, name), args, kwargs, out)
+            target = name if name == AT_MARK else self._spelled(func, name)
+            if (name in IN_PLACE or _ends_in_place(name)) and isinstance(out, torch.Tensor):
+                self._add_pure(target, args, kwargs, out)
+            else:
+                self._add_call(g.FUNCTION, target, args, kwargs, out)
             self._pass_on(owners, out)
             if name == "__getitem__" and out._is_view():
                 self._items[id(out)] = args[0], args[1]
@@ -130,7 +135,7 @@ class Recording(TorchFunctionMode):
     def _owners(self, name: str, args: Any) -> list[_Owner]:
         """Return the tensors that a call changes because it changes an item of theirs, the nearest first."""
         found: list[_Owner] = []
-        changes = name in ASSIGNMENTS or name in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+        changes = name in ASSIGNMENTS or name in IN_PLACE or _ends_in_place(name)
         item = args[0] if changes and args else None
         while id(item) in self._items:
             owner, index = self._items[id(item)]
@@ -186,11 +191,20 @@ class Recording(TorchFunctionMode):
     def _spelled(self, func: Any, name: str) -> str:
         """Return the function's dotted name; in-place functions become pure ones, since their input may be received."""
         target = resolve_name(func) or f"{func.__module__}.{name}"
-        twin = IN_PLACE.get(name) or (name[:-1] if name.endswith("_") and not name.endswith("__") else None)
+        twin = IN_PLACE.get(name) or (name[:-1] if _ends_in_place(name) else None)
         pure = target if twin is None else target[: -len(name)] + twin
         if not is_allowed(pure):
             raise Refused(f"{target} cannot be recorded; make the module around it a leaf")
         return pure
+
+    def _add_pure(self, target: str, args: Any, kwargs: Any, out: torch.Tensor) -> None:
+        """Record the pure twin of an operation in place, and the conversion to the type that the latter keeps."""
+        pure = torch_function(target)(*args, **kwargs)
+        if pure.dtype == out.dtype:
+            self._add(g.FUNCTION, target, args, kwargs, out)
+            return
+        self._add(g.FUNCTION, target, args, kwargs, pure)
+        self._add(g.FUNCTION, "torch.Tensor.to", (pure, out.dtype), {}, out)
 
     def _add_call(self, kind: str, target: str, args: Any, kwargs: Any, out: Any) -> None:
         if isinstance(out, torch.Tensor):
@@ -262,6 +276,11 @@ def _memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return dimensions from the outermost to the innermost in memory."""
     strides = [s.node.hint if isinstance(s, torch.SymInt) else s for s in tensor.stride()]
     return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
+
+
+def _ends_in_place(name: str) -> bool:
+    """Return whether a function changes its first argument, by its name: `add_`."""
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _picks_marks(tensor: torch.Tensor, index: Any) -> bool:

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import importlib.util
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +11,17 @@ from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import head_of, predicts_tokens, problem_type
-from fleetune.errors import Refused, first_line
+from fleetune.errors import Refused, TryAgain, first_line
 from fleetune.filesystem import check_symlinks
+from fleetune.hub import COMMIT, MODEL, HubSilence, commit_of
 from fleetune.models.stored_codes import dequantise_when_read
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 PACKAGE = "package:"
-COMMIT = re.compile(r"[0-9a-f]{40}")
+MAIN = "main"
+"""The branch of a name on the hub that none is given for."""
 ANY_SHAPE = "siglip2"
 """The type of a model that is given an image's patches and their places, and so images of any shape."""
 SCALED_OTHERWISE = {"aya_vision", "cohere2_vision"}
@@ -328,15 +329,22 @@ def _from_hub(name: str, revision: str | None) -> Path:
 
 
 def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
+    """Return the folder of a commit, or of the one to which a branch or tag points now."""
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
     try:
-        found = snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=local)
+        commit = commit_of(MODEL, name, revision or MAIN)
+        found = snapshot_download(name, revision=commit or revision, allow_patterns=patterns, local_files_only=local)
+    except HubSilence as error:
+        older = f"; model.revision={error.cached} takes what the cache has" if error.cached else ""
+        raise TryAgain(
+            f"model: the hub does not tell the commit of {name} at {revision or MAIN} ({error}); try again{older}"
+        ) from None
     except Exception as error:  # the client raises many kinds: unknown name, no network, no permission
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error) or type(error).__name__
         at = f" at revision {revision!r}" if revision else ""
         raise Refused(
-            f"model: source {name!r} is neither a folder here nor readable from the hub{at} ({reason[:200]})"
+            f"model: source {name!r} is neither a folder here nor readable from the hub{at} ({reason})"
         ) from None
     return Path(found).resolve()

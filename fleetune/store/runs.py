@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import NAME, check_name, distinct, one_of, record
 from fleetune.contracts.run_config import RunConfig
+from fleetune.contracts.training_request import ALL
 from fleetune.errors import Infeasible, Refused
 from fleetune.store.lock import Lock, is_held
 from fleetune.store.manifest import check_artifacts
@@ -257,7 +258,8 @@ class RunRegistry:
         return None if content is None else self._parsed(name, content)
 
     def _parsed(self, name: str, content: bytes) -> RunRecord:
-        record = json_io.parse(RunRecord, content, f"runs/{name}/run.json")
+        owner = f"runs/{name}/run.json"
+        record = json_io.load(RunRecord, _as_meant(json_io.parse_plain(content, owner)), owner)
         if record.id != name:
             raise Refused(f"runs/{name}/run.json: it is the record of another run, {record.id}; delete that folder")
         if record.state == "running" and not is_held(self._lock(name)):
@@ -266,6 +268,15 @@ class RunRegistry:
 
     def _lock(self, run: str) -> Path:
         return self._locks / f"run-{run}.lock"
+
+
+def _as_meant(plain: Any) -> Any:
+    """Fill in what a record of an older version meant by leaving it out: its weight decay was that of all weights."""
+    config = plain.get("config") if isinstance(plain, dict) else None
+    training = config.get("training") if isinstance(config, dict) else None
+    if isinstance(training, dict) and training.get("weight_decay"):
+        training.setdefault("weight_decay_on", ALL)
+    return plain
 
 
 def _never(seconds: float) -> bool:

@@ -60,11 +60,12 @@ class Collector:
         names: NamesByUnit,
         parameters: Mapping[str, nn.Parameter],
         training: TrainingRequest,
+        undecayed: Collection[str] = (),
     ) -> None:
-        """parameters: every parameter that some lane trains, by name."""
+        """parameters: every parameter that some lane trains, by name. undecayed: as of NamedOptimizer."""
         self.parameters = dict(parameters)
         self.buffers: dict[str, torch.Tensor] = {}
-        self.optimizer = NamedOptimizer(self.parameters, training)
+        self.optimizer = NamedOptimizer(self.parameters, training, undecayed=undecayed)
         self._weights, self._names = weights, names
         self.deal(plan)
 

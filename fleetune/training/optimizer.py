@@ -6,13 +6,14 @@ of every torch batch or instance norm; other modules must not change their buffe
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fleetune.contracts.training_request import TrainingRequest
+from fleetune.contracts.training_request import WEIGHTS, TrainingRequest
 from fleetune.errors import Refused
 from fleetune.models.segment import SegmentRunner
 
@@ -39,12 +40,27 @@ class NamedOptimizer:
     """An optimizer over named parameters; its state is saved and loaded by parameter name."""
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], training: TrainingRequest, *, steps: bool = True
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        training: TrainingRequest,
+        *,
+        undecayed: Collection[str] = (),
+        steps: bool = True,
     ) -> None:
-        """steps: False if another device steps these parameters: only their gradients are held."""
+        """undecayed: names of biases and norms, see `models.decay`, which decay only if training.weight_decay_on is
+        `all`. steps: False if another device steps these parameters: only their gradients are held.
+        """
         self._named = {name: p for name, p in parameters.items() if p.requires_grad}
         self._training = training
-        self._optimizer = _optimizer(list(self._named.values()), training) if steps else None
+        self._optimizer = _optimizer(self._groups(undecayed), training) if steps else None
+
+    def _groups(self, undecayed: Collection[str]) -> list[dict[str, Any]]:
+        """Return torch's parameter groups: what decays, and what does not."""
+        spared = {n for n in self._named if n in undecayed} if self._training.weight_decay_on == WEIGHTS else set()
+        decayed = [p for name, p in self._named.items() if name not in spared]
+        rest = [p for name, p in self._named.items() if name in spared]
+        groups = ({"params": decayed}, {"params": rest, "weight_decay": 0.0})
+        return [group for group in groups if group["params"]]
 
     def clear_gradients(self) -> None:
         """Drop all gradients, such as those of a round that was not committed."""
@@ -106,20 +122,20 @@ class NamedOptimizer:
                 self._optimizer.state[parameter][kind] = value.clone().to(parameter.device)
 
 
-def _optimizer(parameters: list[nn.Parameter], training: TrainingRequest) -> torch.optim.Optimizer | None:
+def _optimizer(groups: list[dict[str, Any]], training: TrainingRequest) -> torch.optim.Optimizer | None:
     """Return torch's fused optimizer, which passes over each parameter once and makes no temporary copies."""
-    if not parameters:
+    if not groups:
         return None
     if training.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters,
+            groups,
             lr=training.learning_rate,
             momentum=training.momentum,
             weight_decay=training.weight_decay,
             fused=True,
         )
     return torch.optim.AdamW(
-        parameters,
+        groups,
         lr=training.learning_rate,
         betas=(training.beta1, training.beta2),
         eps=training.epsilon,

@@ -8,7 +8,6 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.contracts.plan import FORWARD, Plan
-from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.models.batch_norms import sees_whole_batch
 from fleetune.models.gates import Regate, gate_segment
@@ -139,7 +138,7 @@ def new_seat(
     seat: Seat,
     runner: SegmentRunner,
     batches: Batches | None,
-    training: TrainingRequest,
+    optimizer: NamedOptimizer,
     *,
     tied: Mapping[str, tuple[int, ...]],
     collected: bool,
@@ -158,7 +157,7 @@ def new_seat(
         seat=seat,
         runner=runner,
         batches=batches,
-        optimizer=NamedOptimizer(runner.parameters, training, steps=not collected),
+        optimizer=optimizer,
         statistics=BatchNormStatistics(runner),
         bucket=None if len(group) == 1 or collected else GradientBucket(runner.parameters),
         tied=tied,

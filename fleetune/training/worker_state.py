@@ -19,6 +19,7 @@ from fleetune.codecs import ErrorFeedback
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import TryAgain
+from fleetune.models.decay import undecayed_parameters
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.segment import SegmentRunner
@@ -175,6 +176,11 @@ class ModelDescription:
     def trainable(self) -> dict[str, nn.Parameter]:
         """The model's trainable parameters by name, on the meta device, in the model's order."""
         return {name: p for name, p in self.whole.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def undecayed(self) -> frozenset[str]:
+        """Names of the biases and norms."""
+        return undecayed_parameters(self.whole)
 
     def trainable_of(self, units: tuple[str, ...]) -> set[str]:
         """Return the names of these units' trainable parameters."""
@@ -343,7 +349,7 @@ def load_state(
             seat,
             runner,
             _batches(task, seat, dealt),
-            task.training,
+            NamedOptimizer(runner.parameters, task.training, undecayed=described.undecayed, steps=not plan.collector),
             tied=tied_holders(described.tied, seat.lane),
             collected=bool(plan.collector),
         )
@@ -370,7 +376,8 @@ def _collector(task: WorkerTask, described: ModelDescription, weights: WeightRea
         for name in described.trainable
         if name in found
     }
-    return Collector(plan, _lane_weights(task, dealt), described.state, parameters, task.training)
+    shares = _lane_weights(task, dealt)
+    return Collector(plan, shares, described.state, parameters, task.training, described.undecayed)
 
 
 def _averages(task: WorkerTask, described: ModelDescription) -> Averages | None:

@@ -66,6 +66,17 @@ def test_a_model_without_a_processor_gets_one(tmp_path: Path) -> None:
         assert min(float(np.abs(row - other).max()) for other in rows) <= 1 / 255 / 0.5
 
 
+def test_a_pretrained_folder_without_a_processor_is_told(tmp_path: Path) -> None:
+    """Its weights know images that were normalised in their own way, which nobody knows here; new ones know none."""
+    pictures(tmp_path / "set")
+    for pretrained in (True, False):
+        data = prepared(
+            tmp_path / f"d{pretrained}", tmp_path / "set", spec_for(None, image_size=9, pretrained=pretrained)
+        )
+        told = [note for note in data.info.notes if "no preprocessor_config.json" in note]
+        assert len(told) == pretrained, data.info.notes
+
+
 def test_grey_models_take_grey(tmp_path: Path) -> None:
     """A processor with one mean serves a model of one channel."""
     settings = {**VIT, "image_mean": [0.5], "image_std": [0.5]}

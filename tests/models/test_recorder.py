@@ -224,6 +224,13 @@ def in_place(x: torch.Tensor) -> torch.Tensor:
     return nn.functional.relu(flat.flatten(1), inplace=True)
 
 
+def narrowed_in_place(x: torch.Tensor) -> torch.Tensor:
+    """Change a half tensor by a float32 one, which it takes over in its own type, as Gemma 4 scales its layers."""
+    half = x.to(torch.bfloat16)
+    half *= torch.full((1,), 1.5)
+    return half.to(x.dtype)
+
+
 def without_gradient(x: torch.Tensor) -> torch.Tensor:
     """Return a factor without a gradient."""
     with torch.no_grad():
@@ -257,7 +264,8 @@ def items_changed_in_place(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "between", [in_place, without_gradient, assigned_items, copied_into_items, items_changed_in_place]
+    "between",
+    [in_place, narrowed_in_place, without_gradient, assigned_items, copied_into_items, items_changed_in_place],
 )
 def test_glue_means_the_same_when_it_is_cut_off(between: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """In-place functions become their pure forms, and no_grad stays in force: values and gradients are the model's."""

@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig
 
 from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
 from fleetune.models.export import export_model
 from fleetune.models.init_weights import write_init_weights
 from fleetune.models.model_inputs import input_spec
@@ -116,6 +118,40 @@ def test_a_name_on_the_hub_is_resolved_once(hub: Hub) -> None:
     assert with_local_source(run) == ModelRequest(task="sequence-classification", source=str(source_folder(run)))
     moved = pin_revision(request)
     assert moved.revision == SECOND and content_digest(moved) != before
+
+
+@pytest.mark.parametrize(
+    ("fails", "kind", "says"),
+    [
+        (
+            ConnectionError("no route\nto host"),
+            TryAgain,
+            rf"owner/tiny at main \(no route\); .* model.revision={FIRST}",
+        ),
+        (503, TryAgain, r"owner/tiny at main \(busy\)"),
+        (401, Refused, r"'owner/tiny' is neither a folder here nor readable from the hub \(busy\)"),
+    ],
+)
+def test_the_commit_of_the_cache_is_not_taken_for_that_of_the_hub(
+    fails: Exception | int, kind: type[Exception], says: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: where the hub did not answer, its client took the branch of the cache, which may be older, without a word.
+
+    A commit that the cache has needs no hub.
+    """
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    response: Any = SimpleNamespace(status_code=fails, headers={}, request=None)
+    error = HfHubHTTPError("busy", response=response) if isinstance(fails, int) else fails
+
+    def unanswered(*asked: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(HfApi, "model_info", unanswered)
+    monkeypatch.setattr(HfApi, "list_repo_tree", unanswered)
+    with pytest.raises(kind, match=says):
+        pin_revision(ModelRequest(task="causal-lm", source=NAME))
+    pinned = ModelRequest(task="causal-lm", source=NAME, revision=FIRST)
+    assert (source_folder(pinned) or Path()).name == FIRST
 
 
 def test_a_revision_may_be_asked_for(hub: Hub) -> None:

@@ -61,6 +61,25 @@ def test_a_model_that_lets_samples_see_each_other_is_refused(tmp_path: Path) -> 
         check_packing(random_model(BLOOM), chat_data(tmp_path, packing=True))
 
 
+@pytest.mark.parametrize(("size", "passes"), [(1e-6, True), (1.0, False)])
+def test_rounding_is_measured_where_a_sample_stands(size: float, passes: bool, tmp_path: Path) -> None:
+    """Bug: Gemma 2 in float64, which makes its softmax in float32, was refused for 1e-7. What depends on the place in
+    a row by as little as float32 rounds is no other sample; what depends on it by more is refused."""
+    model: Any = random_model(LLAMA).double()
+
+    def rounded(module: nn.Module, given: Any, output: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(output.shape[1], dtype=torch.float64) % 7 - 3
+        return output * (1 + size * places[:, None] / 3)
+
+    model.model.layers[1].mlp.register_forward_hook(rounded)
+    packed = chat_data(tmp_path, packing=True)
+    if passes:
+        check_packing(model, packed)
+    else:
+        with pytest.raises(Refused, match="packing does not suit LlamaForCausalLM"):
+            check_packing(model, packed)
+
+
 def test_a_model_whose_positions_depend_on_the_longest_sample_of_a_batch_is_refused(tmp_path: Path) -> None:
     """Bug: Phi-3's LongRoPE takes other factors for all rows of a batch once one sample in it is longer than the
     original length, so that the shares of a group trained another model than one device."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -139,6 +140,21 @@ def test_a_damaged_run_record_is_named(store: Store) -> None:
     store.storage.write("runs/r/run.json", b'{"id": 3}')
     with pytest.raises(Refused, match="runs/r/run.json"):
         store.runs.load("r")
+
+
+def test_weight_decay_of_older_runs_stays_that_of_all_weights(store: Store) -> None:
+    """A record that does not say on what its weight decay is means all; one without a decay says nothing."""
+    decays = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, weight_decay=0.1))
+    for name, config in (("plain", CONFIG), ("new", decays), ("old", decays)):
+        store.runs.save(dataclasses.replace(a_run(name, "2026"), config=config))
+    path = "runs/old/run.json"
+    plain = json.loads(store.storage.read(path) or b"")
+    assert plain["config"]["training"].pop("weight_decay_on") == "weights"
+    store.storage.write(path, json.dumps(plain).encode())
+    assert [store.runs.load(name).config.training.weight_decay_on for name in ("plain", "new", "old")] == [
+        "", "weights", "all",
+    ]  # fmt: skip
+    assert b"weight_decay_on" not in (store.storage.read("runs/plain/run.json") or b"")
 
 
 def test_a_record_that_cannot_be_read_hides_no_other(store: Store) -> None:

@@ -207,12 +207,13 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
     for module in (loss_scale, plain_half):
         monkeypatch.setattr(module, "FIRST" if module is loss_scale else "FIRST_SCALE", 2.0**24)
     ready = ready_for(tmp_path, mixed_precision=mixed)
+    training = replace(TRAINING, weight_decay_on="all")  # as plain AdamW
     (there, there_ratio), (back, back_ratio) = CODED[name]
     made = plan(ready.units, [2], shares)
     pairs = [(a, made.lanes[0].segments[1].devices[0]) for a in made.lanes[0].segments[0].devices]
     forward = [LinkUse(source=a, target=b, codec=there, ratio=there_ratio) for a, b in pairs]
     backward = [LinkUse(source=b, target=a, codec=back, ratio=back_ratio) for a, b in pairs]
-    metrics = run_plan(ready, replace(made, links=(*forward, *backward)), TRAINING, tmp_path)
+    metrics = run_plan(ready, replace(made, links=(*forward, *backward)), training, tmp_path)
     run = Control([r.loss for r in metrics.rounds], final_state(tmp_path))
     assert bool(metrics.rounds[0].overflowed) == (mixed == "fp16")
 
@@ -224,7 +225,7 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
     def control(order: Order) -> Control:
         whole = whole_model(ready) if mixed is None else compute_in_half(whole_model(ready), mixed)
         whole.get_submodule(ready.units[1]).register_forward_hook(crossed)
-        return train_unsplit(whole, PreparedData(ready.folders.data), TRAINING, ready.seed, ready.units, order)
+        return train_unsplit(whole, PreparedData(ready.folders.data), training, ready.seed, ready.units, order)
 
     usual = control(Order(WHOLE))
     reordered = Order(WHOLE, micro_batches=True)

@@ -212,7 +212,7 @@ def test_a_client_that_returns_beside_a_straggler_has_its_lane_again(
 
 def blocks_of(lanes: Sequence[LaneModel], whole: nn.Module, dealt: Sequence[Sequence[Lane]]) -> Control:
     """LoLa-DEFT's rounds, with the lanes of each."""
-    optimizer = optimizer_of([p for p in whole.parameters() if p.requires_grad], TRAINING)
+    optimizer = optimizer_of(whole, TRAINING)
     first, control = [lane.name for lane in dealt[0]], Control()
     for round, those in enumerate(dealt):
         losses, sizes = [], []

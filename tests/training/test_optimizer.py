@@ -80,6 +80,22 @@ def test_a_step_equals_torchs(name: str) -> None:
     assert torch.equal(held["c"], parameters()["c"])
 
 
+@pytest.mark.parametrize("kind", ["adamw", "momentum"])
+@pytest.mark.parametrize("decays, changed", [("weights", "a"), ("all", "ab")])
+def test_biases_and_norms_decay_only_if_asked(kind: str, decays: str, changed: str) -> None:
+    """Bug: they always did, where transformers' Trainer spares them. With gradients of zero only the decay is seen, and
+    a device that holds the spared ones alone spares them, too.
+    """
+    training = request(**OPTIMIZERS[kind], weight_decay_on=decays)
+    for names in ("ab", "b"):
+        held = parameters(names)
+        updates = NamedOptimizer(held, training, undecayed={"b"})
+        for parameter in held.values():
+            parameter.grad = torch.zeros(5)
+        updates.step(0, 1.0)
+        assert all(torch.equal(held[n], parameters(n)[n]) == (n not in changed) for n in names)
+
+
 @pytest.mark.parametrize("split", ["ab", "a", "b"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_state_loaded_elsewhere_gives_the_same_next_steps(name: str, split: str) -> None:

@@ -13,7 +13,7 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models import segment as models
 from fleetune.program import lower, seats_of
-from fleetune.training.optimizer import BatchNormStatistics
+from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer
 from fleetune.training.rounds import RoundContext, RoundRunner
 from fleetune.training.seat import new_seat
 from tests.support.models.instances import Recorded, batch, recorded
@@ -81,7 +81,14 @@ class Worker:
         self.segment.train()
         self.pictures = Pictures()
         (seat,) = seats_of(plan, "d0")
-        made = new_seat(seat, self.segment, cast(Any, self.pictures), TRAINING, tied={}, collected=False)
+        made = new_seat(
+            seat,
+            self.segment,
+            cast(Any, self.pictures),
+            NamedOptimizer(self.segment.parameters, TRAINING),
+            tied={},
+            collected=False,
+        )
         context = RoundContext(
             plan=plan,
             seed=1,

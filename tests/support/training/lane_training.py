@@ -17,6 +17,7 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.models.randomness import unit_seed
 from fleetune.training.batches import lane_batch, lane_rows, lane_samples, lane_seed
+from tests.support.training.decay import trainer_groups
 from tests.support.training.plain_half import compute_in_half
 from tests.support.training.runs import Prepared
 from tests.support.training.unsplit_training import Control, loss_of, seed_generator, targets_of
@@ -66,14 +67,14 @@ class LaneModel:
         return hook
 
 
-def optimizer_of(parameters: list[Any], training: TrainingRequest) -> torch.optim.Optimizer:
-    """Return the optimizer of a request."""
-    return torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+def optimizer_of(model: nn.Module, training: TrainingRequest) -> torch.optim.Optimizer:
+    """Return the optimizer of a request for a model's trained parameters."""
+    return torch.optim.AdamW(trainer_groups(model, training), lr=training.learning_rate, fused=True)
 
 
 def train_lane(lane: LaneModel, training: TrainingRequest) -> Control:
     """Train one lane alone."""
-    optimizer = optimizer_of([p for p in lane.model.parameters() if p.requires_grad], training)
+    optimizer = optimizer_of(lane.model, training)
     control = Control()
     for round in range(training.rounds):
         control.losses.append(lane.backward(round))
@@ -95,7 +96,7 @@ def train_by_blocks(
 
     blocks: names of the parameters that each lane trains. swapped: rounds in which lanes have them in reverse order.
     """
-    optimizer = optimizer_of([p for p in whole.parameters() if p.requires_grad], training)
+    optimizer = optimizer_of(whole, training)
     control = Control()
     sizes = [lane.samples for lane in lanes]
     for round in range(training.rounds):
@@ -131,7 +132,7 @@ def train_federated(
     """
     plan, without = lanes[0].plan, lost or {}
     for lane in lanes:
-        lane.optimizer = optimizer_of([p for p in lane.model.parameters() if p.requires_grad], training)
+        lane.optimizer = optimizer_of(lane.model, training)
     names = {id(lane): each.name for lane, each in zip(lanes, plan.lanes, strict=True)}
     control = Control()
     taken = dict.fromkeys(names.values(), 0)

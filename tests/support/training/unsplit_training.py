@@ -6,7 +6,6 @@ Only the definition of randomness comes from the library: the seeds of units and
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.prepared_data import PreparedData, batch_indices
 from fleetune.models.randomness import unit_seed
+from tests.support.training.decay import trainer_groups
 from tests.support.training.plain_half import scaler_of
 
 
@@ -63,7 +63,7 @@ def train_unsplit(
             lambda m, a, unit=unit: seed_generator(unit_seed(seed, here["round"], here["micro_batch"], unit), device)
         )
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = _optimizer(parameters, training)
+    optimizer = _optimizer(model, training)
     control = Control()
     for round in range(training.rounds):
         indices = batch_indices(data.size("train"), training.batch_samples, seed, round)
@@ -120,10 +120,11 @@ def targets_of(labels: torch.Tensor, task: str) -> int:
     return int(((labels[:, 1:] if task == "causal-lm" else labels) != -100).sum())
 
 
-def _optimizer(parameters: list[Any], training: TrainingRequest) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, training: TrainingRequest) -> torch.optim.Optimizer:
+    parameters = trainer_groups(model, training)
     if training.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=training.learning_rate, momentum=training.momentum, fused=True)
-    return torch.optim.AdamW(parameters, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+    return torch.optim.AdamW(parameters, lr=training.learning_rate, fused=True)
 
 
 def _rate(training: TrainingRequest, round: int) -> float:
