@@ -11,9 +11,9 @@ from typing import Any
 
 from fleetune.errors import Refused, TryAgain, first_line
 from fleetune.filesystem import rename_durably
+from fleetune.launching.child import processor_time_ns
 from fleetune.launching.job import SILENT_CODE, describe_exit
 from fleetune.launching.life_watch import USUAL, LifeWatch
-from fleetune.linux import processor_time_ns
 from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import TrainedRun
 
