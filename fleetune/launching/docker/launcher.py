@@ -131,8 +131,7 @@ class FolderMounts:
 
     def _mounts_from_here(self, command: Command) -> list[Mount]:
         if self._engine.is_here:
-            writable = set(command.writes)  # folders inside these are mounted with them
-            live = set(command.live_reads)
+            writable, live = set(command.writes), set(command.live_reads)  # folders inside are mounted with them
             reads = [
                 folder
                 for folder in dict.fromkeys((*command.live_reads, *command.reads))
