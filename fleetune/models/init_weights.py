@@ -79,8 +79,35 @@ def _draw_missing(base: PreTrainedModel, given: set[str]) -> None:
     for name, tensor in _named_tensors(base).items():
         tensor._is_hf_initialized = name in given
     base._move_missing_keys_from_meta_to_device(set(base.state_dict()) - given, None, None, None)
+    missing = {
+        name: tensor
+        for name, tensor in _named_tensors(base).items()
+        if name not in given and not tensor.is_meta and tensor.is_floating_point()
+    }
+    with torch.no_grad():
+        for tensor in missing.values():
+            tensor.fill_(torch.nan)
     base._initialize_missing_keys(False)
+    _construct(base, {name: tensor for name, tensor in missing.items() if bool(tensor.isnan().any())})
     base.tie_weights(recompute_mapping=False)
+
+
+def _construct(base: PreTrainedModel, left: Mapping[str, torch.Tensor]) -> None:
+    """Give tensors that the model's initialisation leaves out the values that its constructor makes.
+
+    On the meta device these are lost, and memory that nothing has written would be taken for weights: the bias of
+    Data2Vec's head, the activations of Apertus.
+    """
+    if not left:
+        return
+    made = _named_tensors(type(base)(base.config))
+    if unknown := left.keys() - made.keys():
+        raise Refused(
+            f"model: nothing says with what {min(unknown)} of {type(base).__name__} begins; take another family"
+        )
+    with torch.no_grad():
+        for name, tensor in left.items():
+            tensor.copy_(made[name])
 
 
 def _pretrained_heads(whole: nn.Module, drawn: dict[str, torch.Tensor]) -> set[str]:

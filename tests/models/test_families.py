@@ -2,11 +2,13 @@
 loop; `python -m benchmarks.families` does the same for every family of transformers.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
 from benchmarks.families.small_configs import small_config
-from benchmarks.families.trial import BITWISE, try_family
+from benchmarks.families.trial import BITWISE, REFUSED, try_family
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.model_inputs import input_spec
@@ -56,3 +58,36 @@ def test_a_setting_that_differs_between_layers_can_be_given() -> None:
     """Bug: reading Gemma 4's head_dim raised the configuration's own error."""
     config = configuration(ModelRequest(task=LANGUAGE, config={"model_type": "gemma4_text", "head_dim": 16}))
     assert config.to_dict()["head_dim"] == 16
+
+
+HALF = 4
+"""Half of the numbers of a head in a small configuration."""
+STRETCHED = {"rope_theta": 1e4, "original_max_position_embeddings": 6}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "rope", "status"),
+    [
+        ("llama", {"rope_type": "yarn", "factor": 4.0, **STRETCHED}, BITWISE),
+        (
+            "llama",
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **STRETCHED},
+            BITWISE,
+        ),
+        (
+            "phi3",
+            {"rope_type": "longrope", "short_factor": [1.0] * HALF, "long_factor": [3.0] * HALF, **STRETCHED},
+            BITWISE,
+        ),
+        ("llama", {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}, REFUSED),
+    ],
+    ids=["yarn", "llama3", "longrope", "dynamic"],
+)
+def test_positions_beyond_the_original_length(model_type: str, rope: dict[str, Any], status: str) -> None:
+    """Twelve tokens where the model was made for six: stretched positions are the model's own, and those that depend
+    on the longest text of all so far are refused."""
+    config = small_config(model_type) | {"rope_parameters": rope, "max_position_embeddings": 64}
+    if model_type == "phi3":
+        config |= {"original_max_position_embeddings": 6, "pad_token_id": 0, "eos_token_id": 1}
+    found = try_family(LANGUAGE, config)
+    assert found.status == status, found

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from benchmarks.families.small_configs import small_config
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets, loss_sum
@@ -55,10 +56,13 @@ def test_packed_samples_have_the_loss_that_they_have_alone(name: str, tmp_path: 
     assert mean_loss(model, packed) == pytest.approx(mean_loss(model, chat_data(tmp_path, packing=False)), rel=1e-12)
 
 
-def test_a_model_that_lets_samples_see_each_other_is_refused(tmp_path: Path) -> None:
-    """Bloom has no positions to begin anew; the refusal names it and the setting."""
-    with pytest.raises(Refused, match=r"packing does not suit BloomForCausalLM.*set data\.packing to false"):
-        check_packing(random_model(BLOOM), chat_data(tmp_path, packing=True))
+@pytest.mark.parametrize("name", ["bloom", "mamba2", "lfm2", "qwen3_next"])
+def test_a_model_that_lets_samples_see_each_other_is_refused(name: str, tmp_path: Path) -> None:
+    """Bloom has no positions to begin anew, others carry a state or convolve over time; the refusal names the model
+    and the setting."""
+    model = random_model(BLOOM if name == "bloom" else {**small_config(name), "max_position_embeddings": 128})
+    with pytest.raises(Refused, match=rf"packing does not suit {type(model).__name__}.*set data\.packing to false"):
+        check_packing(model, chat_data(tmp_path, packing=True))
 
 
 @pytest.mark.parametrize(("size", "passes"), [(1e-6, True), (1.0, False)])
