@@ -366,11 +366,8 @@ def _collector(task: WorkerTask, described: ModelDescription, weights: WeightRea
     if task.device != plan.collector:
         return None
     found = weights.read({n for seat in seats_of(plan) for n in described.trainable_of(seat.segment.trained)})
-    parameters = {
-        name: nn.Parameter(found[name].to(torch.device(task.accelerator)))
-        for name in described.trainable
-        if name in found
-    }
+    device = torch.device(task.accelerator)
+    parameters = {name: nn.Parameter(found[name].to(device)) for name in described.trainable if name in found}
     shares, undecayed = _lane_weights(task, dealt), undecayed_parameters(described.whole)
     return Collector(plan, shares, described.state, parameters, task.training, undecayed)
 
