@@ -177,11 +177,6 @@ class ModelDescription:
         """The model's trainable parameters by name, on the meta device, in the model's order."""
         return {name: p for name, p in self.whole.named_parameters() if p.requires_grad}
 
-    @cached_property
-    def undecayed(self) -> frozenset[str]:
-        """Names of the biases and norms."""
-        return undecayed_parameters(self.whole)
-
     def trainable_of(self, units: tuple[str, ...]) -> set[str]:
         """Return the names of these units' trainable parameters."""
         return {name for unit in units for name in self.state[unit] if name in self.trainable}
@@ -333,7 +328,7 @@ def load_state(
     dealt the lanes their samples.
     """
     plan, device = task.plan, torch.device(task.accelerator)
-    weights = described.weights()
+    weights, undecayed = described.weights(), undecayed_parameters(described.whole)
     seats: dict[tuple[str, int], TrainingSeat] = {}
     for seat in seats_of(plan, task.device):
         module = skeleton(described.config, task.model)
@@ -345,14 +340,9 @@ def load_state(
             runner.recompute()
         runner.load(weights, frozen)
         runner.train()
-        made = new_seat(
-            seat,
-            runner,
-            _batches(task, seat, dealt),
-            NamedOptimizer(runner.parameters, task.training, undecayed=described.undecayed, steps=not plan.collector),
-            tied=tied_holders(described.tied, seat.lane),
-            collected=bool(plan.collector),
-        )
+        own = NamedOptimizer(runner.parameters, task.training, undecayed=undecayed, steps=not plan.collector)
+        holders, collected = tied_holders(described.tied, seat.lane), bool(plan.collector)
+        made = new_seat(seat, runner, _batches(task, seat, dealt), own, tied=holders, collected=collected)
         made.regate, seats[seat.lane.name, seat.index] = regate, made
     state = WorkerState(
         seats,
@@ -377,7 +367,8 @@ def _collector(task: WorkerTask, described: ModelDescription, weights: WeightRea
         if name in found
     }
     shares = _lane_weights(task, dealt)
-    return Collector(plan, shares, described.state, parameters, task.training, described.undecayed)
+    undecayed = undecayed_parameters(described.whole)
+    return Collector(plan, shares, described.state, parameters, task.training, undecayed)
 
 
 def _averages(task: WorkerTask, described: ModelDescription) -> Averages | None:
