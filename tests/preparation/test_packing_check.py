@@ -22,6 +22,8 @@ WINDOW = {"model_type": "mistral", "num_key_value_heads": 1, "sliding_window": 1
 QWEN3 = {"model_type": "qwen3", "num_key_value_heads": 1, "head_dim": 16, **ENCODER}
 KEEP_APART = {"gpt2": {**GPT2, "n_positions": 128}, "llama": LLAMA, "mistral": WINDOW, "qwen3": QWEN3}
 BLOOM = {"model_type": "bloom", "hidden_size": 32, "n_layer": 2, "n_head": 2, "vocab_size": 300}
+LFM2 = {"model_type": "lfm2", "num_key_value_heads": 1, "layer_types": ["conv", "full_attention"], **ENCODER}
+MIXED = {"bloom": BLOOM, "lfm2": LFM2}
 
 
 def chat_data(folder: Path, packing: bool) -> PreparedData:
@@ -60,7 +62,7 @@ def test_packed_samples_have_the_loss_that_they_have_alone(name: str, tmp_path: 
 def test_a_model_that_lets_samples_see_each_other_is_refused(name: str, tmp_path: Path) -> None:
     """Bloom has no positions to begin anew, others carry a state or convolve over time; the refusal names the model
     and the setting."""
-    model = random_model(BLOOM if name == "bloom" else {**small_config(name), "max_position_embeddings": 128})
+    model = random_model(MIXED.get(name) or {**small_config(name), "max_position_embeddings": 128})
     with pytest.raises(Refused, match=rf"packing does not suit {type(model).__name__}.*set data\.packing to false"):
         check_packing(model, chat_data(tmp_path, packing=True))
 
