@@ -28,15 +28,26 @@ from tests.support.engine.second_engine import Second
 from tests.support.flows.service.client import command_of
 
 EDGE = Path(__file__).parents[2] / "configs" / "runs" / "edge-docker.yaml"
+ATTEMPTS = 4
 REAPER = "fleetune.launching.docker.cleanup"
 
 
 @pytest.mark.measures
 def test_links_between_containers_come_out_as_asked(tmp_path: Path) -> None:
-    """Every link of a discovered fleet has, by its measurement, the rate and latency that the run file asks for."""
-    fleet = fleet_of(run(config(tmp_path), tmp_path / "store", until="discover"))
-    assert fleet.emulated_links is not None and fleet.links
-    assert not [x for x in fleet.links if not link_matches(fleet.emulated_links.link(x.source, x.target), x)]
+    """Every link of a discovered fleet has, by its measurement, the rate and latency that the run file asks for.
+
+    A machine whose host is busy for a moment makes a link slow once, a wrong shape does so in each discovery.
+    """
+    missed: set[tuple[str, str]] | None = None
+    for attempt in range(ATTEMPTS):
+        fleet = fleet_of(run(config(tmp_path), tmp_path / str(attempt), until="discover"))
+        asked = fleet.emulated_links
+        assert asked is not None and fleet.links
+        off = {(x.source, x.target) for x in fleet.links if not link_matches(asked.link(x.source, x.target), x)}
+        missed = off if missed is None else missed & off
+        if not missed:
+            break
+    assert missed == set()
 
 
 def test_a_run_in_containers_and_what_a_second_one_keeps(tmp_path: Path) -> None:
