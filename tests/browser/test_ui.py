@@ -118,7 +118,7 @@ def test_the_form_fits_one_screen(ui: Ui, name: str) -> None:
     """Every form, with Prefect's own fields and the button that submits it, is seen without scrolling on a screen of
     1080 lines, at 1400 pixels of width."""
     ui.open_form(name)
-    assert ui.form_height() <= SCREEN_PIXELS
+    ui.await_height(SCREEN_PIXELS)
 
 
 def test_a_copy_reads_the_past_runs_config(ui: Ui, service: ServiceClient, tmp_path: Path) -> None:

@@ -158,9 +158,9 @@ class Ui:
         dialog.get_by_role("button", name=button, exact=True).click()
         expect(dialog).to_have_count(0)
 
-    def form_height(self) -> int:
-        """Height of the whole page in pixels."""
-        return int(self.page.evaluate("document.documentElement.scrollHeight"))
+    def await_height(self, most_pixels: int) -> None:
+        """Wait until the whole page is no higher: fields that are still being drawn make it higher for a moment."""
+        self.page.wait_for_function("most => document.documentElement.scrollHeight <= most", arg=most_pixels)
 
 
 def _starts(answer: Response) -> bool:
