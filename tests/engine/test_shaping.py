@@ -1,10 +1,14 @@
 """Links between containers, held to a rate."""
 
 import json
+import statistics
 import sysconfig
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import docker
 import pytest
@@ -12,6 +16,7 @@ from docker.types import Mount
 
 import fleetune
 from containers.engine_api import find_engine
+from fleetune.launching.docker.traffic_control import BURST_S
 
 LABELS = {"fleetune.test": "1", "fleetune.shaping": "1"}
 OURS = {"label": "fleetune.shaping=1"}
@@ -52,6 +57,34 @@ with connection:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     connection.sendall(bytes(int(sys.argv[2])))
 """
+
+
+class Best(NamedTuple):
+    """What several streams have shown."""
+
+    bytes_per_s: float
+    late_s: float
+    """By how much one timer of ten was late while the machine was on time most."""
+
+
+@contextmanager
+def timers_watched() -> Iterator[list[float]]:
+    """By how much each timer of a millisecond in the block was late, in seconds."""
+    late_s, over = [0.0, 0.0], threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            began_s = time.monotonic()
+            time.sleep(1e-3)
+            late_s.append(time.monotonic() - began_s - 1e-3)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield late_s
+    finally:
+        over.set()
+        watching.join()
 
 
 class Ground:
@@ -98,16 +131,18 @@ class Ground:
         shaper = self.start(*module, first_line=asked, network_mode=mode, user="0:0", cap_add=list(rights))
         return shaper.wait(timeout=PATIENCE_S)["StatusCode"], shaper.logs().decode()
 
-    def best_goodput_bytes_per_s(self, source: str, target: tuple[str, str], rate_bytes_per_s: float) -> float:
+    def best_goodput_bytes_per_s(self, source: str, target: tuple[str, str], rate_bytes_per_s: float) -> "Best":
         """The largest goodput of several streams, of which there are no more once one comes near the rate: another
         guest of the processor can only make a stream slower, while a link that is held to too much shows it in each."""
-        best_bytes_per_s = 0.0
+        best_bytes_per_s, lates_s = 0.0, []
         for _ in range(ATTEMPTS):
-            found_bytes_per_s = self.goodput_bytes_per_s(source, target, rate_bytes_per_s * MEASURED_S)
+            with timers_watched() as late_s:
+                found_bytes_per_s = self.goodput_bytes_per_s(source, target, rate_bytes_per_s * MEASURED_S)
             best_bytes_per_s = max(best_bytes_per_s, found_bytes_per_s)
+            lates_s.append(statistics.quantiles(late_s, n=10)[-1])
             if best_bytes_per_s >= (1 - TOLERANCE) * rate_bytes_per_s:
                 break
-        return best_bytes_per_s
+        return Best(best_bytes_per_s, min(lates_s))
 
     def goodput_bytes_per_s(self, source: str, target: tuple[str, str], size_bytes: float) -> float:
         """What arrives per second of a plain TCP stream: the median of its PIECES, for a machine that stands still
@@ -138,14 +173,19 @@ def ground() -> Iterator[Ground]:
 
 @pytest.mark.measures
 def test_a_link_carries_what_it_was_held_to(ground: Ground) -> None:
-    """Payload arrives within 5 % of the rate asked, first of one and then of another: a new shape replaces the old."""
+    """Payload arrives within 5 % of the rate asked, first of one and then of another: a new shape replaces the old.
+
+    It may be slower where one timer of ten is later than bursts make up for, in each of the attempts: then the machine,
+    whose host is busy, holds no link to that rate.
+    """
     (source, _), target = ground.place(), ground.place()
     for mbit_per_s in (20, 200):
         asked_bytes_per_s = mbit_per_s * MBIT
         rates = {target[1]: asked_bytes_per_s, "192.0.2.1": 2 * asked_bytes_per_s}
         assert ground.shape(source, rates, "NET_ADMIN") == (0, "")
         found = ground.best_goodput_bytes_per_s(source, target, asked_bytes_per_s)
-        assert found == pytest.approx(asked_bytes_per_s, rel=TOLERANCE)
+        assert found.bytes_per_s <= (1 + TOLERANCE) * asked_bytes_per_s
+        assert found.bytes_per_s >= (1 - TOLERANCE) * asked_bytes_per_s or found.late_s > BURST_S, found
 
 
 def test_without_the_right_nothing_is_shaped(ground: Ground) -> None:
