@@ -87,18 +87,9 @@ postgres:
 screenshots: $(STAMP)
 	$(BIN)/python -m tests.support.browser.screenshots docs/images
 
-# uv installs in a sixth of pip's time. It does not read pip's configuration and is told it; where it fails, pip installs.
 $(STAMP): pyproject.toml constraints.txt fleetune/codecs/quantiser.c
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	@settings=$$($(BIN)/python -m pip config list); \
-	of() { echo "$$settings" | sed -nE "s/^.*\.$$1='(.*)'$$/\1/p" | head -n 1; }; \
-	given() { [ -z "$$2" ] || export "$$1=$$2"; }; \
-	given UV_DEFAULT_INDEX "$$(of index-url)"; given UV_INDEX "$$(of extra-index-url)"; \
-	given UV_FIND_LINKS "$$(of find-links | tr ' ' ,)"; given UV_CONSTRAINT "$$(of constraint)"; \
-	given SSL_CERT_FILE "$$(of cert)"; \
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --index-strategy unsafe-best-match -c constraints.txt -e '.[dev]' \
-		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m containers.packages constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
 clean:
