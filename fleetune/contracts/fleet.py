@@ -86,16 +86,16 @@ class Engine:
         owner = f"engine {self.name}"
         if self.name == LOCAL:
             raise Refused(f"{owner}: this name means the engine of this machine; choose another")
-        try:
-            parts = urlsplit(self.address)
-            port = parts.port
-        except ValueError:
-            raise Refused(f"{owner}: address {self.address!r} has no usable port; write tcp://HOST:PORT") from None
         if holds_password(self.address):
             raise Refused(
                 f"{owner}: its address holds a password, which would be kept with the run and shown; leave it out and "
                 "let ssh use a key"
             )
+        try:
+            parts = urlsplit(self.address)
+            port = parts.port
+        except ValueError:
+            raise Refused(f"{owner}: address {self.address!r} has no usable port; write tcp://HOST:PORT") from None
         complete = bool(parts.path.strip("/")) if parts.scheme == "unix" else bool(parts.hostname)
         if parts.scheme not in SCHEMES or not complete:
             raise Refused(

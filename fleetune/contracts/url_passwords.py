@@ -7,14 +7,16 @@ from fleetune.errors import Refused
 
 UP_TO_AT = re.compile(r"[^:/?#]+://[^:/@]*:[^@]*@")
 """SQLAlchemy, and with it MLflow, takes all between the first colon and the next @ for the password, also / ? and #."""
-NAMES = ("password", "passwd", "pwd", "sslpassword")
-"""Parameters after the ? of a URL that drivers of databases take for passwords."""
+NAMED = re.compile(r"password|passwd|pwd|passphrase|token|secret", re.IGNORECASE)
+"""Names of parameters after the ? of a URL that are secrets; `passfile` names a file of them."""
+IN_VALUE = re.compile(r"(?:^|;)\s*(?:pwd|password)\s*=", re.IGNORECASE)
+"""A password in the settings of ODBC, which SQLAlchemy takes as the value of one parameter."""
 WEB = ("http", "https")
 
 
 def holds_password(url: str) -> bool:
     """True if whoever opens the URL finds a password in it."""
-    return any(map(_holds, url.split("::")))  # a chain, as fsspec takes it
+    return any(map(_holds, (url, *url.split("::"))))  # a chain, as fsspec takes it, or a password with :: in it
 
 
 def refuse_password(setting: str, url: str, instead: str) -> None:
@@ -26,7 +28,8 @@ def refuse_password(setting: str, url: str, instead: str) -> None:
 def _holds(url: str) -> bool:
     if "://" not in url:
         return False
-    if any(name.lower() in NAMES for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)):
+    given = parse_qsl(url.partition("?")[2], keep_blank_values=True)
+    if any(NAMED.search(name) or IN_VALUE.search(value) for name, value in given):
         return True
     found = UP_TO_AT.match(url) is not None
     try:

@@ -240,9 +240,7 @@ def name_of(url: str) -> str:
         return "SQLite in the store"
     scheme, _, rest = url.partition("?")[0].partition("://")
     if holds_password(url):
-        rest = (
-            rest.rpartition("@")[2] if "@" in rest else ""
-        )  # what is left of a password with a ? in it tells its start
+        rest = rest.rpartition("@")[2] if "@" in rest else ""  # what is left of a password with a ? tells its start
     return f"{scheme.partition('+')[0]}://{rest.rpartition('@')[2]}"
 
 

@@ -25,10 +25,15 @@ def test_a_machine_that_others_would_not_reach_is_refused(address: str, reach: s
 
 def test_a_password_in_an_address_is_refused() -> None:
     """An address stands in records and messages: it holds no password, and the refusal does not say it either."""
-    for address in ("ssh://ann:hush@attic", "tcp://ann:hush@attic:2376"):
+    for address in (
+        "ssh://ann:hush@attic",
+        "tcp://ann:hush@attic:2376",
+        "ssh://ann:h/ush@attic",
+        "tcp://ann:[hush@a:1",
+    ):
         with pytest.raises(Refused, match="its address holds a password") as refused:
             Engine(name="attic", address=address, tls="/tmp" if address.startswith("tcp") else None)
-        assert "hush" not in str(refused.value)
+        assert "ush" not in str(refused.value)
 
 
 def test_an_engine_at_an_ipv6_address_whose_machine_has_another() -> None:

@@ -17,6 +17,7 @@ from fleetune.store import Store
         "mysql://ann:hu?sh@db/x",
         "mysql://ann:#hush@db",
         "mysql://:h@db",
+        "mysql://ann:hu::sh@db/x",
     ],
 )
 def test_what_sqlalchemy_takes_for_a_password(url: str) -> None:
@@ -29,8 +30,18 @@ def test_what_sqlalchemy_takes_for_a_password(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
+    ["mssql+pyodbc:///?odbc_connect=Driver%3DX%3BUID%3Dsa%3BPWD%3Dhush", "webhdfs://h/x?token=hush",
+     "postgresql://db/x?ssl_passphrase=hush", "snowflake://a/b?private_key_passphrase=hush"],
+)  # fmt: skip
+def test_parameters_that_hold_one(url: str) -> None:
+    """Drivers take passwords as parameters of several names, and ODBC's within a value."""
+    assert holds_password(url)
+
+
+@pytest.mark.parametrize(
+    "url",
     ["sqlite:////srv/x.db", "mysql://ann@db/x", "http://host:5000/a@b", "http://[::1]:5000", "runs", "ssh://ann@attic:22",
-     "s3://bucket/a:b", "simplecache::s3://bucket/x", "postgresql://db/x?passfile=/srv/pgpass"],
+     "ssh://ann@[::1]:22",     "s3://bucket/a:b", "simplecache::s3://bucket/x", "postgresql://db/x?passfile=/srv/pgpass"],
 )  # fmt: skip
 def test_a_url_without_one(url: str) -> None:
     """Colons and @ elsewhere make no password, nor does the path of a file of passwords."""
