@@ -25,6 +25,8 @@ NEEDED = "the password is needed; fleetune up tells it"
 SUBPROTOCOL = "prefect"
 LOGIN_S, LOGIN_CHARACTERS = 10.0, 4096
 """Longest pause before, and length of, the first message of a websocket, which holds the password."""
+MOST_AT_THE_DOOR = 32
+"""Websockets that may be about to log in at once: each can fill the memory of one message."""
 VIOLATION = 1008
 
 
@@ -35,6 +37,7 @@ class LoggedInOnly:
         """`routes`: of the server. `auth_string`: `USER:PASSWORD`."""
         self._server, self._routes, self._auth_string = server, routes, auth_string.encode()
         self._authorization = basic_authorization(auth_string).encode()
+        self._at_the_door = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one websocket to its end."""
@@ -61,14 +64,17 @@ class LoggedInOnly:
 
         Prefect itself would look only after a websocket has taken one of the hundred places that it has for all.
         """
-        if SUBPROTOCOL not in scope.get("subprotocols", ()):
+        if SUBPROTOCOL not in scope.get("subprotocols", ()) or self._at_the_door >= MOST_AT_THE_DOOR:
             return await send({"type": "websocket.close", "code": VIOLATION, "reason": ""})
-        begin = await receive()
-        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
+        self._at_the_door += 1
         try:
+            begin = await receive()
+            await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
             first = await asyncio.wait_for(receive(), LOGIN_S)
         except TimeoutError:
             first = {"type": "websocket.receive"}
+        finally:
+            self._at_the_door -= 1
         if first["type"] == "websocket.disconnect":
             return None
         if not self._is_login(first.get("text") or ""):

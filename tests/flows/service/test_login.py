@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -210,6 +211,36 @@ def test_a_silent_websocket_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     client = TestClient(LoggedInOnly(_never, [], AUTH_STRING), base_url=HERE)
     with client.websocket_connect("/api/events/in", subprotocols=["prefect"]) as socket:
         assert reason(socket) == NEEDED
+
+
+def test_few_websockets_wait_at_the_door() -> None:
+    """Bug: each of any number of strangers' websockets could fill the memory of one message, 311 MB in two seconds."""
+
+    async def strangers() -> list[str]:
+        said, over = list[str](), asyncio.Event()
+
+        async def receive_of(number: int) -> Any:
+            if said.count("websocket.accept") <= number:
+                return {"type": "websocket.connect"}
+            await over.wait()
+            return {"type": "websocket.disconnect"}
+
+        async def send(message: Any) -> None:
+            said.append(message["type"])
+
+        served = LoggedInOnly(_never, [], AUTH_STRING)
+        scope = {"type": "websocket", "path": "/api/events/in", "subprotocols": ["prefect"]}
+        count = 2 * login.MOST_AT_THE_DOOR
+        calls = [served(dict(scope), functools.partial(receive_of, number), send) for number in range(count)]
+        tasks = [asyncio.create_task(call) for call in calls]
+        while len(said) < count:
+            await asyncio.sleep(0)
+        over.set()
+        await asyncio.gather(*tasks)
+        return said
+
+    said = asyncio.run(strangers())
+    assert said.count("websocket.accept") == login.MOST_AT_THE_DOOR == said.count("websocket.close")
 
 
 async def _never(scope: Any, receive: Any, send: Any) -> None:
