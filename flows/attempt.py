@@ -15,7 +15,7 @@ from typing import Any
 from fleetune import exposed_folders
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
-from fleetune.contracts.task import StageTask
+from fleetune.contracts.task import StageTask, message_of
 from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.filesystem import write_durably
 from fleetune.launching import Command, Job, Launcher, describe_exit
@@ -74,7 +74,7 @@ def listen_to_end(spec: StageSpec, job: Job, listen: EventListener, resumed: Cal
     """
     message = ""
     for line in job.lines():
-        event = _event(line)
+        event = message_of(line)
         if event.get("event") == "error":
             message = str(event.get("message", ""))
         elif event.get("event") == "progress":
@@ -99,15 +99,6 @@ def outputs_of(spec: StageSpec, task: StageTask) -> dict[str, Path]:
         if not folder.is_dir() or not any(folder.iterdir()):
             raise TryAgain(f"stage {spec.name} ended well but wrote no {kind}; see its log and run it again")
     return folders
-
-
-def _event(line: str) -> dict[str, Any]:
-    """Parse a line of stdout; a line that is not an event gives an empty one."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return {}
-    return event if isinstance(event, dict) else {}
 
 
 def _progress(stage: str, event: dict[str, Any]) -> StageEvent:

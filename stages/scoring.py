@@ -1,12 +1,12 @@
 """Starts processes that score checkpoints beside a training."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
+from fleetune.contracts.task import message_of
 from fleetune.errors import by_exit_code
 from fleetune.launching import ProcessLauncher
 from fleetune.launching.job import MODEL_MODULES, Command, Job, Launcher, describe_exit
@@ -37,7 +37,7 @@ class CheckpointScoring:
             return None
         if code == 0:
             return json_io.read(ScoreValues, self._result).values
-        said = [json.loads(line) for line in self._job.lines() if line.startswith("{")]
+        said = map(message_of, self._job.lines())
         messages = [each["message"] for each in said if each.get("event") == "error"]
         raise by_exit_code(code, messages[-1] if messages else f"scoring a checkpoint {describe_exit(code)}; run again")
 

@@ -1,5 +1,7 @@
 """A stage's task file, and the protocol by which long work reports its progress."""
 
+import json
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field
@@ -67,6 +69,20 @@ class StageTask:
     anew: bool = False
     """True to ignore cached measurements and replace them."""
     facts: RunFacts = RunFacts()
+
+
+def message_of(line: str) -> dict[str, Any]:
+    """Return the message of a line that a process has written.
+
+    Empty for any other line, such as what a library prints, what a kill has cut off, or an amount that is no number.
+    """
+    try:
+        found = json.loads(line)
+        amounts = [float(found[name]) for name in ("done", "total") if name in found]
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    known = isinstance(found, dict) and isinstance(found.get("event"), str) and all(map(math.isfinite, amounts))
+    return found if known else {}
 
 
 class Progress(Protocol):

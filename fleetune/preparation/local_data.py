@@ -4,7 +4,6 @@ Three occasions: the digests, before stages are reused (`reported_digests`); the
 class ids (`survey_devices`); the arrays, in a folder of the device's own, before training (`prepare_on_devices`).
 """
 
-import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.fleet_request import FleetRequest
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest, ModelRequest
-from fleetune.contracts.task import Progress, ignore_progress
+from fleetune.contracts.task import Progress, ignore_progress, message_of
 from fleetune.data.local_data import (
     DIGEST,
     ERROR,
@@ -168,10 +167,7 @@ def _answer(
     jobs.add(job)
     last: dict[str, Any] = {}
     for line in job.lines():
-        try:
-            last = json.loads(line)
-        except ValueError:  # it was killed in the middle of a line
-            continue
+        last = message_of(line) or last
         if last.get("event") == PROGRESS:
             progress(f"{last['what']} on {device}", last["done"], last["total"], last["unit"])
     code = exit_code_after_output(job, f"data.local.{device}")

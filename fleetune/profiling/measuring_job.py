@@ -3,7 +3,6 @@
 All devices without a cached measurement are measured concurrently, each at its site and within its limits.
 """
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import Device
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.task import message_of
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
 from fleetune.formatting import gigabytes
 from fleetune.launching import (
@@ -93,17 +93,15 @@ def _listen(job: Job, progress: Callable[[float], None]) -> _Messages:
     """Read all messages; the CPU quota applies from the start of the measurement."""
     messages = _Messages()
     for line in job.lines():
-        try:
-            messages.last = json.loads(line)
-        except ValueError:  # it was killed in the middle of a line
+        if not (message := message_of(line)):
             continue
-        event = messages.last["event"]
+        messages.last, event = message, message["event"]
         if event == LOADING:
-            messages.worker_bytes, messages.unit_bytes = messages.last["runtime_bytes"], messages.last["unit_bytes"]
+            messages.worker_bytes, messages.unit_bytes = message["runtime_bytes"], message["unit_bytes"]
         elif event == MEASURING:
             job.limit_cpu()
         elif event == PROGRESS:
-            progress(messages.last["done"] / messages.last["total"])
+            progress(message["done"] / (message["total"] or 1))
     return messages
 
 
