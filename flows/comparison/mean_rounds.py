@@ -31,7 +31,7 @@ def measured_figures(plan: Plan, training: TrainingMetrics, forecast: Forecast) 
     kinds_s = _kinds_of_rounds_s(training)
     return RoundFigures(
         round_s=_measured_round_s(training, kinds_s) + average_share_s(plan, training, forecast),
-        noise=max(map(_noise, kinds_s), default=0.0),
+        noise=max((noise for noise in map(_noise, kinds_s) if noise is not None), default=None),
         memory_bytes=training.peak_memory_bytes,
         link_bytes=_mean_bytes(plan, training.link_bytes, training.timeline, training.average or forecast.average),
     )
@@ -63,10 +63,10 @@ def _measured_round_s(training: TrainingMetrics, kinds_s: list[list[float]]) -> 
     return sum(len(rounds_s) * statistics.median(rounds_s) for rounds_s in kinds_s) / total
 
 
-def _noise(rounds_s: list[float]) -> float:
-    """Half the distance between the quartiles, by the median; 0 where there are too few rounds to know."""
+def _noise(rounds_s: list[float]) -> float | None:
+    """Half the distance between the quartiles, by the median; None where there are too few rounds to know."""
     if len(rounds_s) < 2 or not (median_s := statistics.median(rounds_s)):
-        return 0.0
+        return None
     first_s, _, last_s = statistics.quantiles(rounds_s, n=4, method="inclusive")
     return (last_s - first_s) / 2 / median_s
 

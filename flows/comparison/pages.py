@@ -52,9 +52,9 @@ def verdict(comparison: Comparison) -> str:
 
 def _as_early(first: ComparedStrategy, row: ComparedStrategy) -> bool:
     """True for a strategy that reached the target when the first did, as far as the noise of their rounds can tell."""
-    noise = sum(figures.noise for one in (first, row) if (figures := one.measured))
+    noises = [figures.noise for one in (first, row) if (figures := one.measured)]
     same = first.plan == row.plan != ""
-    return same or within_noise(first.target_s or 0.0, row.target_s or 0.0, noise)
+    return same or within_noise(first.target_s or 0.0, row.target_s or 0.0, *noises)
 
 
 def _fastest(comparison: Comparison, rows: tuple[ComparedStrategy, ...], measured: bool) -> str:

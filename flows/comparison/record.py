@@ -19,8 +19,9 @@ class RoundFigures:
     """Peak of each device that takes part."""
     link_bytes: int
     """Bytes on all links."""
-    noise: float = 0.0
-    """Half the distance between the quartiles of its rounds, as a part of `round_s`; 0 for a forecast."""
+    noise: float | None = 0.0
+    """Half the distance between the quartiles of its rounds, as a part of `round_s`; 0 for a forecast, None where there
+    were too few rounds to know."""
 
 
 @record
@@ -83,8 +84,12 @@ class ComparedDevice:
     memory_bytes: int
 
 
-def within_noise(one: float, other: float, noise: float) -> bool:
-    """True for amounts that differ by no more than noise, a part of the smaller one, can explain."""
+def within_noise(one: float, other: float, *noises: float | None) -> bool:
+    """True for amounts that differ by no more than the noises, parts of the smaller one, can explain together; any
+    difference where one is not known."""
+    if None in noises:
+        return True
+    noise = sum(each for each in noises if each is not None)
     return max(one, other) <= min(one, other) * (1 + max(LEAST_DIFFERENCE, noise))
 
 
@@ -120,7 +125,7 @@ class Comparison:
             for other in self.strategies
             if (figures := other.figures(measured)) and own
             if (other.plan == row.plan != "" or other.name == row.name)
-            or within_noise(row.samples_per_s(own), other.samples_per_s(figures), own.noise + figures.noise)
+            or within_noise(row.samples_per_s(own), other.samples_per_s(figures), own.noise, figures.noise)
         )
 
     @property

@@ -23,12 +23,14 @@ CHANGE = datetime.timedelta(hours=3)
 SECOND = datetime.timedelta(seconds=1)
 
 
-def cron_times(cron: str, zone: ZoneInfo, start: datetime.datetime) -> Iterator[datetime.datetime]:
-    """Yield the times of a cron expression in UTC from `start` on, in order, each once."""
+def cron_times(cron: str, zone: ZoneInfo, start: datetime.datetime, day_or: bool = True) -> Iterator[datetime.datetime]:
+    """Yield the times of a cron expression in UTC from `start` on, in order, each once. day_or: False for the days on
+    which both fields of days agree, which Prefect offers and cron(8) does not."""
+    cron = "0 * * * *" if cron.strip().lower() == "@hourly" else cron  # the only name with a * in those fields
     fixed = "*" not in " ".join(cron.split()[:2])
     waiting: list[datetime.datetime] = []  # those of a repeated hour come after others that the clock shows later
     last = start.astimezone(datetime.UTC) - SECOND
-    for time in _on_the_clock(cron, start.astimezone(zone).replace(tzinfo=None) - CHANGE):
+    for time in _on_the_clock(cron, start.astimezone(zone).replace(tzinfo=None) - CHANGE, day_or):
         found = _moments(time.replace(tzinfo=zone), fixed)
         for moment in found:
             heapq.heappush(waiting, moment)
@@ -39,10 +41,11 @@ def cron_times(cron: str, zone: ZoneInfo, start: datetime.datetime) -> Iterator[
                 yield moment
 
 
-def _on_the_clock(cron: str, start: datetime.datetime) -> Iterator[datetime.datetime]:
+def _on_the_clock(cron: str, start: datetime.datetime, day_or: bool) -> Iterator[datetime.datetime]:
     """Yield the times that match, as a clock without changes shows them; ends where a date never comes again."""
     parser: Any = croniter
-    times = parser(cron, start - SECOND, implement_cron_bug=True)  # its name for crontab(5)'s rule of days
+    # implement_cron_bug: its name for crontab(5)'s rule of days
+    times = parser(cron, start - SECOND, day_or=day_or, implement_cron_bug=day_or)
     try:
         while True:
             yield times.get_next(datetime.datetime)
@@ -85,7 +88,7 @@ def _dates_of(
     """As the method of Prefect's that it replaces: at most `n` times, by default all to `end`, or one without it."""
     zone = ZoneInfo(self.timezone or "UTC")
     first, last = (None if one is None else _aware(one, zone) for one in (start, end))
-    times = cron_times(self.cron, zone, first or datetime.datetime.now(datetime.UTC))
+    times = cron_times(self.cron, zone, first or datetime.datetime.now(datetime.UTC), self.day_or)
     wanted = n if n is not None else schedules.MAX_ITERATIONS if last else 1
     until = takewhile(lambda moment: last is None or moment <= last, times)
     return (create_datetime_instance(moment) for moment in islice(until, wanted))

@@ -20,6 +20,7 @@ from pathlib import Path
 from fleetune import filesystem
 from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import FleetuneError, Refused, TryAgain, by_exit_code
+from fleetune.filesystem import write_durably
 from fleetune.launching import Command, Job, Launcher, ProcessLauncher, describe_exit
 from fleetune.linux import process_identity
 from fleetune.store import Store
@@ -101,10 +102,10 @@ class Keeper:
     def _note_database(self) -> None:
         """Tell when the store's service before this one had another database, as after an `up` without the setting."""
         note, name = self._files.folder / "database", name_of(os.environ.get(DATABASE, ""))
-        before = note.read_text() if note.exists() else name
+        before = (note.read_text() if note.exists() else "") or name  # a lost power may have left it empty
         if before != name:
             self._tell(f"the database is {name}; earlier runs of this store are in {before}, and not shown here")
-        note.write_text(name)
+        write_durably(name.encode(), note)
 
     def _record(self) -> ServiceRecord:
         return ServiceRecord(
@@ -216,14 +217,14 @@ class Keeper:
 
 def note_folder(files: ServiceFiles) -> None:
     """Note this process's folder as that of the last `up`, whose configs have the schedules."""
-    (files.folder / "folder").write_text(str(Path.cwd()), encoding="utf-8")
+    write_durably(str(Path.cwd()).encode(), files.folder / "folder")
 
 
 def noted_folder(files: ServiceFiles) -> str:
     """Return the folder of the last `up`; this process's where it is not known or no more."""
     note = files.folder / "folder"
-    noted = Path(note.read_text(encoding="utf-8")) if note.exists() else Path.cwd()
-    return str(noted if noted.is_dir() else Path.cwd())
+    noted = note.read_text(encoding="utf-8") if note.exists() else ""
+    return noted if noted and Path(noted).is_dir() else str(Path.cwd())
 
 
 def bound(log: Path) -> None:

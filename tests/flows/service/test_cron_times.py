@@ -36,6 +36,11 @@ def times(cron: str, span: tuple[str, str], zone: str = "Europe/Berlin", ends: b
             ["27/23:00", "28/00:00", "28/01:00", "28/02:00", "28/03:00"],
             ["24/23:00", "25/00:00", "25/01:00", "25/02:00", "25/03:00", "25/04:00"],
         ),
+        (
+            "@hourly",
+            ["27/23:00", "28/00:00", "28/01:00", "28/02:00", "28/03:00"],
+            ["24/23:00", "25/00:00", "25/01:00", "25/02:00", "25/03:00", "25/04:00"],
+        ),
         ("*/30 2 * * *", [], ["25/00:00", "25/00:30", "25/01:00", "25/01:30"]),
         ("15 */2 * * *", ["27/23:15", "28/02:15"], ["25/00:15", "25/01:15", "25/03:15"]),
     ],
@@ -85,3 +90,12 @@ def test_a_first_time_at_the_change_itself_and_a_number_of_times() -> None:
     """A job whose time was skipped is found from the moment of the change on; `n` times are given without an end."""
     assert times("0 2 * * *", ("2027-03-28T01:00:00Z", SPRING[1]), ends=False) == ["28/01:00", "29/00:00"]
     assert times("0 2 * * *", ("2027-03-28T01:00:01Z", SPRING[1]), ends=False) == ["29/00:00", "30/00:00"]
+
+
+def test_days_on_which_both_fields_agree() -> None:
+    """Bug: a schedule made in the UI with Prefect's own setting for it ran on the days of either field."""
+    follow_cron()
+    schedule = CronSchedule(cron="0 9 1 * 1", timezone="UTC", day_or=False)
+    start = datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC)
+    (found,) = asyncio.run(schedule.get_dates(n=1, start=start))
+    assert f"{found:%Y-%m-%d}" == "2027-02-01"

@@ -269,3 +269,13 @@ def test_a_service_that_freezes_while_it_starts_is_given_up(tmp_path: Path) -> N
     with pytest.raises(TryAgain, match="ended while it started"):
         control.up(tmp_path, str(tmp_path), control.ServiceOptions(port=ServiceClient.free_port()), freeze, HASTY)
     assert found and not psutil.wait_procs(found, timeout=20.0)[1]
+
+
+def test_a_note_that_a_lost_power_left_empty_is_none(tmp_path: Path) -> None:
+    """Bug: it stood for the folder in which the keeper happened to be. What is noted is what is read."""
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir(parents=True)
+    keeping.note_folder(files)
+    assert keeping.noted_folder(files) == str(Path.cwd())
+    (files.folder / "folder").write_text("")
+    assert keeping.noted_folder(files) == str(Path.cwd())
