@@ -1,17 +1,20 @@
 """Exports the model of a run: as a folder, merged, to the hub, or by llama.cpp's converter to a GGUF file."""
 
 import functools
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fleetune.errors import Refused, TryAgain, first_line
 from fleetune.filesystem import rename_durably
-from fleetune.launching.child import processor_time_ns
 from fleetune.launching.job import SILENT_CODE, describe_exit
 from fleetune.launching.life_watch import USUAL, LifeWatch
 from flows.hand_over.model_card import model_card
@@ -80,11 +83,23 @@ def to_gguf(found: TrainedRun, target: Path, watch: LifeWatch = USUAL) -> Path:
 
 
 def _run(command: list[str], watch: LifeWatch) -> tuple[int, str]:
-    """Run a program to its end; return its exit code and what it has written, its errors at the end."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        with watch.following(CONVERTER, functools.partial(processor_time_ns, process.pid), process.kill) as silent:
+    """Run a program of others to its end; return its exit code and what it has written, its errors at the end."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "errors": "replace"}
+    with subprocess.Popen(command, start_new_session=True, text=True, **pipes) as process:
+        frozen = functools.partial(_frozen, psutil.Process(process.pid))
+        end = functools.partial(os.killpg, process.pid, signal.SIGKILL)  # what it has started holds the pipes, too
+        with watch.following(CONVERTER, frozen, end) as silent:
             output, errors = process.communicate()
         return SILENT_CODE if silent.is_set() else process.returncode, errors.strip() or output
+
+
+def _frozen(process: psutil.Process) -> str | None:
+    """The same sign again and again while a process, or one that it has started, is stopped. There is no other one of
+    a program that is not ours, which may use no processor time for long."""
+    with suppress(psutil.Error):
+        if any(each.status() == psutil.STATUS_STOPPED for each in (process, *process.children(recursive=True))):
+            return "stopped"
+    return None
 
 
 def push(folder: Path, repository: str, api: Any) -> str:

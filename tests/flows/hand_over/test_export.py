@@ -184,7 +184,7 @@ def test_a_gguf_file_is_what_the_converter_makes_of_the_merged_model(
 ) -> None:
     """Without llama.cpp's converter the way out is said; one that fails or freezes leaves no file.
 
-    A stand-in converts here.
+    A stand-in converts here. Bug: one that waited, for a disk or a program that it had started, was taken for frozen.
     """
     found, _ = run_of(tmp_path, ModelRequest(task="causal-lm", config=GPT2))
     tools = tmp_path / "tools"
@@ -198,10 +198,13 @@ def test_a_gguf_file_is_what_the_converter_makes_of_the_merged_model(
     (tools / CONVERTER).write_text("#!/bin/sh\necho no such architecture >&2\nexit 1\n")
     with pytest.raises(Refused, match=r"failed \(no such architecture\)"):
         to_gguf(found, tmp_path / "n.gguf")
-    (tools / CONVERTER).write_text("#!/bin/sh\nkill -STOP $$\n")
-    with pytest.raises(TryAgain, match=WORDS):
-        to_gguf(found, tmp_path / "n.gguf", HASTY)
+    for frozen in ("kill -STOP $$", "sh -c 'kill -STOP $$'"):
+        (tools / CONVERTER).write_text(f"#!/bin/sh\n{frozen}\n")
+        with pytest.raises(TryAgain, match=WORDS):
+            to_gguf(found, tmp_path / "n.gguf", HASTY)
     assert not list(tmp_path.glob("n.gguf*"))
+    (tools / CONVERTER).write_text('#!/bin/sh\nsleep 1.5\nprintf GGUF > "$3"\nprintf "\\377" >&2\n')
+    assert to_gguf(found, tmp_path / "n.gguf", HASTY).read_bytes() == b"GGUF"
 
 
 class Hub:
