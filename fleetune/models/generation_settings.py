@@ -10,6 +10,7 @@ from transformers import GenerationConfig, PretrainedConfig
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.models.skeleton import canonical_names
 from fleetune.models.source import is_text_part, requested_configuration, text_part
 from fleetune.models.stored_codes import SETTING, holds_codes
 
@@ -36,6 +37,7 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     base: None for a model of random weights, which generates by its configuration.
     """
     model.config = config
+    _name_untied(model, config)
     kept = None if base is None or not model.can_generate() else base / GENERATION
     if model.can_generate():
         copied = kept is not None and kept.exists()
@@ -49,6 +51,16 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
             if (base / name).exists():
                 shutil.copyfile(base / name, target / name)
     name_no_code(target)
+
+
+def _name_untied(model: Any, config: PretrainedConfig) -> None:
+    """Take out of a model's configuration that it ties weights, if none of those is tied: its files hold them apart,
+    and a reader that goes by the configuration would leave one out."""
+    told, names = model.get_expanded_tied_weights_keys(all_submodels=True), canonical_names(model)
+    if told and all(names[name] != names[source] for name, source in told.items()):
+        for part in (config, text_part(config)):
+            if getattr(part, "tie_word_embeddings", False):
+                part.tie_word_embeddings = False
 
 
 def name_no_code(folder: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from fleetune.contracts.run_config import Lora, ModelRequest
@@ -100,3 +101,21 @@ def test_a_classifier_has_no_generation_settings(tmp_path: Path) -> None:
     plain = base(tmp_path / "base", SETTINGS)
     folder = exported(ModelRequest(task=TEXT, source=plain.source), tmp_path)
     assert not (folder / "generation_config.json").exists()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_the_configuration_of_weights_that_are_trained_apart_ties_none(apart: bool, tmp_path: Path) -> None:
+    """Bug: a folder whose configuration tied what its files held apart was exported with the same contradiction, so
+    that a reader which goes by the configuration computed something else."""
+    folder = tmp_path / "base"
+    request = base(folder, None)
+    config = configuration(request)
+    config.tie_word_embeddings = not apart
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": True}))
+    written = exported(request, tmp_path)
+    assert json.loads((written / "config.json").read_text())["tie_word_embeddings"] is not apart
+    assert ("lm_head.weight" in load_file(written / "model.safetensors")) == apart
+    ours, theirs = (AutoModelForCausalLM.from_pretrained(each) for each in (written, folder))
+    assert torch.equal(ours(torch.tensor([[5, 6]])).logits, theirs(torch.tensor([[5, 6]])).logits)
