@@ -18,6 +18,8 @@ CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
 PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 GENERATION = "generation_config.json"
+MARK = "\ue0f1"
+"""Character for private use, as an answer of which nothing is alike."""
 
 
 def generating_configuration(config: PretrainedConfig, request: ModelRequest) -> PretrainedConfig:
@@ -51,6 +53,30 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
             if (base / name).exists():
                 shutil.copyfile(base / name, target / name)
     name_no_code(target)
+
+
+def write_answer_end(folder: Path) -> None:
+    """Add to a folder's generation settings the token that its chat template writes after an answer: training by
+    another template than the base's taught the model to end with it, and its base's settings do not know it."""
+    from transformers import AutoTokenizer  # takes seconds, which a model without a template does not need
+
+    file = folder / GENERATION
+    if not file.exists():
+        return
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        rest = str(tokenizer.apply_chat_template(turns, tokenize=False)).partition(MARK)[2]
+    except Exception:  # a folder without a tokenizer or a template, or a template for other chats, which may raise any
+        return
+    ends = [number for token, number in tokenizer.get_added_vocab().items() if token and rest.startswith(token)]
+    settings = json_io.parse_plain(file.read_bytes(), str(file))
+    known = settings.get("eos_token_id")
+    before = known if isinstance(known, list) else [] if known is None else [known]
+    if new := sorted(set(ends) - set(before)):
+        found = [*before, *new]
+        settings["eos_token_id"] = found if len(found) > 1 else found[0]
+        file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _name_untied(model: Any, config: PretrainedConfig) -> None:
