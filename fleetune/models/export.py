@@ -15,7 +15,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
 from fleetune.filesystem import rename_durably
 from fleetune.models import pooled_classifier
-from fleetune.models.generation_settings import generating_configuration, name_no_code, save_model
+from fleetune.models.generation_settings import generating_configuration, name_no_code, save_model, write_answer_end
 from fleetune.models.model_class import IMAGE
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
@@ -82,13 +82,14 @@ def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, f
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the files of a tokenizer or image processor, if there are any."""
+    """Copy the files of a tokenizer or image processor, if there are any, to a model that ends answers as they do."""
     for path in sorted(source.rglob("*")):
         if path.is_file() and not OF_MODEL.fullmatch(path.name):
             copied = target / path.relative_to(source)
             copied.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copied)
     name_no_code(target)
+    write_answer_end(target)
 
 
 def _of_adapter(name: str) -> bool:

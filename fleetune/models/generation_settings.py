@@ -10,6 +10,7 @@ from transformers import GenerationConfig, PretrainedConfig
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.models.skeleton import canonical_names
 from fleetune.models.source import is_text_part, requested_configuration, text_part
 from fleetune.models.stored_codes import SETTING, holds_codes
 
@@ -17,6 +18,8 @@ CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
 PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 GENERATION = "generation_config.json"
+MARK = "\ue0f1"
+"""Character for private use, as an answer of which nothing is alike."""
 
 
 def generating_configuration(config: PretrainedConfig, request: ModelRequest) -> PretrainedConfig:
@@ -36,6 +39,7 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     base: None for a model of random weights, which generates by its configuration.
     """
     model.config = config
+    _name_untied(model, config)
     kept = None if base is None or not model.can_generate() else base / GENERATION
     if model.can_generate():
         copied = kept is not None and kept.exists()
@@ -49,6 +53,40 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
             if (base / name).exists():
                 shutil.copyfile(base / name, target / name)
     name_no_code(target)
+
+
+def write_answer_end(folder: Path) -> None:
+    """Add to a folder's generation settings the token that its chat template writes after an answer: training by
+    another template than the base's taught the model to end with it, and its base's settings do not know it."""
+    from transformers import AutoTokenizer  # takes seconds, which a model without a template does not need
+
+    file = folder / GENERATION
+    if not file.exists():
+        return
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        rest = str(tokenizer.apply_chat_template(turns, tokenize=False)).partition(MARK)[2]
+    except Exception:  # a folder without a tokenizer or a template, or a template for other chats, which may raise any
+        return
+    ends = [number for token, number in tokenizer.get_added_vocab().items() if token and rest.startswith(token)]
+    settings = json_io.parse_plain(file.read_bytes(), str(file))
+    known = settings.get("eos_token_id")
+    before = known if isinstance(known, list) else [] if known is None else [known]
+    if new := sorted(set(ends) - set(before)):
+        found = [*before, *new]
+        settings["eos_token_id"] = found if len(found) > 1 else found[0]
+        file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _name_untied(model: Any, config: PretrainedConfig) -> None:
+    """Take out of a model's configuration that it ties weights, if none of those is tied: its files hold them apart,
+    and a reader that goes by the configuration would leave one out."""
+    told, names = model.get_expanded_tied_weights_keys(all_submodels=True), canonical_names(model)
+    if told and all(names[name] != names[source] for name, source in told.items()):
+        for part in (config, text_part(config)):
+            if getattr(part, "tie_word_embeddings", False):
+                part.tie_word_embeddings = False
 
 
 def name_no_code(folder: Path) -> None:

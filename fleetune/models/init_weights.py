@@ -141,7 +141,8 @@ def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) 
 
 
 def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torch.Tensor]:
-    """Return the tensors of a PEFT adapter folder under the model's names; Refused if one has no place in it."""
+    """Return the tensors of a PEFT adapter folder under the model's names; Refused if one has no place in it, or if
+    it lacks one that an adapter of the request has."""
     path = folder / "adapter_model.safetensors"
     try:
         stored = load_file(path)
@@ -163,6 +164,13 @@ def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torc
         if shapes[0] != shapes[1]:
             raise Refused(f"{path}: {key} {_misfit(key, *shapes, classifies)}")
         found[matched] = tensor.to(named[matched].dtype)
+    lacking = sorted(name for name in named if ("lora_" in name or MODULES_TO_SAVE in name) and name not in found)
+    if lacking:
+        raise Refused(
+            f"{path}: holds nothing for {lacking[0]} ({len(lacking)} tensor(s) in all), which would start anew beside "
+            f"those that it holds; the adapter's own lora.targets are {target_modules(folder)}: give these, or save "
+            "the adapter again with all that was trained"
+        )
     return found
 
 

@@ -89,7 +89,13 @@ def adapter_folder(request: ModelRequest) -> Path | None:
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
     """Return the safetensors files that transformers loads of a model folder: that which its config.json names, else
-    model.safetensors, else those of the index."""
+    model.safetensors, else those of the index. Refused if an adapter lies beside them, which it applies to them."""
+    if (folder / "adapter_config.json").exists():
+        raise Refused(
+            f"model: {folder} holds adapter_config.json: transformers would put that adapter on the weights beside it, "
+            "or load the base that it names. Move the file out of a model's folder, give an adapter as lora.start "
+            "with its base as source, or merge it into its base with PEFT and give that as source"
+        )
     config = folder / "config.json"
     own = json_io.parse_plain(config.read_bytes(), str(config)).get("transformers_weights") if config.exists() else None
     usual = "model.safetensors" if (folder / "model.safetensors").exists() else "model.safetensors.index.json"

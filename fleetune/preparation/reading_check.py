@@ -7,6 +7,7 @@ it predicts, and XLNet takes the padding for the end of the text.
 """
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.data.prepared_data import DECODER_IDS, IDS, MASK
 from fleetune.errors import Refused
+from fleetune.models.source import text_part
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -74,15 +76,25 @@ def _of_later_tokens(model: nn.Module, inputs: Tensors, labels: torch.Tensor, ta
 
 
 def _of_padding(model: nn.Module, inputs: Tensors, task: str) -> float:
-    """Return the change of what is said of the most padded sample when its padding is left out."""
+    """Return the change of what is said of the most padded sample when its padding is left out.
+
+    If none is padded, one is shortened and padded: other samples of the data may be padded. Its last token stays, which
+    some classifiers look for.
+    """
     if MASK not in inputs:
         return 0.0
     mask = inputs[MASK]
     sample = int(mask.sum(1).argmin())
+    row = {key: value[sample : sample + 1] for key, value in inputs.items()}
     tokens = int(mask[sample].sum())
+    if tokens == mask.shape[1] > 1:
+        tokens -= tokens // 2
+        pad = getattr(text_part(cast(Any, model.config)), "pad_token_id", None) or 0
+        ids = torch.full_like(row[IDS], pad)
+        ids[:, :tokens] = torch.cat([row[IDS][:, : tokens - 1], row[IDS][:, -1:]], 1)
+        row |= {IDS: ids, MASK: (torch.arange(ids.shape[1]) < tokens).to(mask.dtype)[None]}
     if tokens in (0, mask.shape[1]):
         return 0.0
-    row = {key: value[sample : sample + 1] for key, value in inputs.items()}
     padded, alone = _said(model, row), _said(model, {**row, IDS: row[IDS][:, :tokens], MASK: row[MASK][:, :tokens]})
     return _relative(padded[:, :tokens] if task == "causal-lm" else padded, alone)
 

@@ -53,16 +53,19 @@ def compare_start(config: PretrainedConfig, request: ModelRequest, start: Path) 
     drawn = missing - Pretrained(base, folder).given  # what only they draw differs
     whole = skeleton(config, request)
     reader = WeightReader(base, folder, start)
-    given = {**dict(theirs.named_parameters(remove_duplicate=False)), **dict(theirs.named_buffers())}
-    names = canonical_names(whole)
-    known = {
-        name: given[pretrained_name(name)]
-        for name in sorted(set(names.values()))
-        if pretrained_name(name) in given
-        and pretrained_name(name) not in drawn
-        and not (MODULES_TO_SAVE in name and adapter_folder(request) is not None)
+    given = {
+        **dict(theirs.named_parameters(remove_duplicate=False)),
+        **dict(theirs.named_buffers(remove_duplicate=False)),
     }
+    adapted = adapter_folder(request) is not None
+    named = {
+        name: pretrained_name(name)
+        for name in sorted(set(canonical_names(whole).values()))
+        if "lora_" not in name and not (MODULES_TO_SAVE in name and adapted)  # those are the adapter's own
+    }
+    _refuse_without_partner(set(canonical_names(base)), set(canonical_names(theirs)), folder)
     _refuse_other_ties(canonical_names(base), canonical_names(theirs), folder)
+    known = {name: given[pretrained] for name, pretrained in named.items() if pretrained not in drawn}
     for group in portions(known):
         for name, tensor in sorted(reader.read(group).items()):
             _refuse_other_values(name, tensor, known[name], folder)
@@ -90,8 +93,18 @@ def _loaded(config: PretrainedConfig, request: ModelRequest, folder: Path) -> tu
     return model, {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
 
 
+def _refuse_without_partner(ours: set[str], theirs: set[str], folder: Path) -> None:
+    odd = sorted(ours ^ theirs)
+    if odd:
+        whose, by = ("trained", "transformers") if odd[0] in ours else ("loaded by transformers", "what is trained")
+        raise Refused(
+            f"model: {odd[0]} is {whose} of {folder} ({len(odd)} such tensor(s) in all), and {by} has none of that "
+            "name to compare it with; load the folder with transformers and save it again with save_pretrained"
+        )
+
+
 def _refuse_other_ties(ours: dict[str, str], theirs: dict[str, str], folder: Path) -> None:
-    other = next((name for name in sorted(ours) if theirs.get(name, ours[name]) != ours[name]), None)
+    other = next((name for name in sorted(ours) if theirs[name] != ours[name]), None)
     if other is not None:
         raise Refused(
             f"model: {other} would be trained as {ours[other]}, but transformers loads it of {folder} as "

@@ -56,7 +56,7 @@ def _receipt(folder: Path) -> Receipt:
 
 def _first_difference(folder: Path, made: Path) -> str:
     """Describe the first file of a folder that is missing, added or another one; hidden files and the card aside."""
-    there, wanted = ({path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    there, wanted = ({path.relative_to(root).as_posix(): path for path in root.rglob("*") if _is_entry(path)}
                      for root in (folder, made))  # fmt: skip
     for name in sorted(there.keys() | wanted.keys()):
         if name == CARD or name.startswith("."):
@@ -64,7 +64,16 @@ def _first_difference(folder: Path, made: Path) -> str:
         if name not in there:
             return f"{folder / name}: file is missing"
         if name not in wanted:
-            return f"{folder / name}: file was added"
+            kind = "link" if there[name].is_symlink() else "file"
+            return f"{folder / name}: {kind} was added"
+        if there[name].is_symlink() or not there[name].is_file():
+            return f"{folder / name}: is not a plain file, so its content may become another"
         if file_digest(there[name]) != file_digest(wanted[name]):
             return f"{folder / name}: its content is another"
     return ""
+
+
+def _is_entry(path: Path) -> bool:
+    """True for what a folder holds besides folders; a link to one is an entry, since what lies in it is not gone
+    through."""
+    return path.is_symlink() or not path.is_dir()

@@ -50,21 +50,12 @@ def plain(folder: Path, tensors: dict[str, torch.Tensor], adapter: Path) -> torc
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
-@pytest.mark.parametrize("other", ["a pickle", "another adapter"])
-def test_an_adapter_is_put_on_the_weights_it_was_trained_on(other: str, tmp_path: Path) -> None:
-    """A pickle beside the weights is never read, nor is the base of an adapter_config.json that lies there."""
+def test_an_adapter_is_put_on_the_weights_it_was_trained_on(tmp_path: Path) -> None:
+    """A pickle beside the weights is never read."""
     source = tmp_path / "base"
     tensors = base(source, 3)
     base(tmp_path / "whole", 4)
-    if other == "a pickle":
-        torch.save(load_file(tmp_path / "whole" / "model.safetensors"), source / "pytorch_model.bin")
-    else:
-        settings = {
-            "peft_type": "LORA",
-            "base_model_name_or_path": str(tmp_path / "whole"),
-            "target_modules": ["query"],
-        }
-        (source / "adapter_config.json").write_text(json.dumps(settings))
+    torch.save(load_file(tmp_path / "whole" / "model.safetensors"), source / "pytorch_model.bin")
     request, start, model = trained_run(tmp_path, source)
     loaded = load_result(tmp_path / "checkpoint", start, request).eval()
     with torch.no_grad():

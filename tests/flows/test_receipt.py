@@ -119,6 +119,21 @@ def test_the_first_link_that_breaks_is_named(run: tuple[Path, Store, RunRecord],
     assert said in ended.stderr
 
 
+def check_links(store: Store, folder: Path, elsewhere: Path) -> None:
+    """Bug: a linked folder of files, which transformers reads, was passed over; and a link's content may change."""
+    elsewhere.mkdir()
+    (elsewhere / "tool_use.jinja").write_text("{{ messages }}")
+    linked = folder / "additional_chat_templates"
+    for target in (elsewhere, elsewhere / "nothing"):
+        linked.symlink_to(target)
+        assert "additional_chat_templates: link was added" in verified(store, str(folder)).stderr
+        linked.unlink()
+    (folder / "config.json").rename(elsewhere / "config.json")
+    (folder / "config.json").symlink_to(elsewhere / "config.json")
+    assert "config.json: is not a plain file" in verified(store, str(folder)).stderr
+    (elsewhere / "config.json").replace(folder / "config.json")
+
+
 @pytest.mark.parametrize("kind", ["whole", "adapter", "merged", "whole, merged"])
 def test_an_exported_folder_is_proved_to_be_what_was_trained(kind: str, tmp_path: Path) -> None:
     """A whole model, an adapter, and one that was merged, which is merged again; weights that differ in one value and
@@ -132,6 +147,7 @@ def test_an_exported_folder_is_proved_to_be_what_was_trained(kind: str, tmp_path
     (folder / "pytorch_model.bin").write_bytes(b"")
     assert "pytorch_model.bin: file was added" in verified(store, str(folder)).stderr
     (folder / "pytorch_model.bin").unlink()
+    check_links(store, folder, tmp_path / "elsewhere")
     weights = folder / ("adapter_model.safetensors" if kind == "adapter" else "model.safetensors")
     tensors = load_file(weights)
     next(iter(tensors.values())).view(-1)[0] += 1

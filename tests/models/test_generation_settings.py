@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import Lora, ModelRequest
-from fleetune.models.export import export_model
+from fleetune.data.tokenization import open_tokenizer
+from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import write_init_weights
 from fleetune.models.source import configuration
 from tests.support.training.model_families import ENCODER, LANGUAGE, TEXT
@@ -100,3 +103,42 @@ def test_a_classifier_has_no_generation_settings(tmp_path: Path) -> None:
     plain = base(tmp_path / "base", SETTINGS)
     folder = exported(ModelRequest(task=TEXT, source=plain.source), tmp_path)
     assert not (folder / "generation_config.json").exists()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_the_configuration_of_weights_that_are_trained_apart_ties_none(apart: bool, tmp_path: Path) -> None:
+    """Bug: a folder whose configuration tied what its files held apart was exported with the same contradiction, so
+    that a reader which goes by the configuration computed something else."""
+    folder = tmp_path / "base"
+    request = base(folder, None)
+    config = configuration(request)
+    config.tie_word_embeddings = not apart
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": True}))
+    written = exported(request, tmp_path)
+    assert json.loads((written / "config.json").read_text())["tie_word_embeddings"] is not apart
+    assert ("lm_head.weight" in load_file(written / "model.safetensors")) == apart
+    ours, theirs = (AutoModelForCausalLM.from_pretrained(each) for each in (written, folder))
+    assert torch.equal(ours(torch.tensor([[5, 6]])).logits, theirs(torch.tensor([[5, 6]])).logits)
+
+
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "added"), [(CHATML, ["<|im_end|>"]), ("{{ raise_exception('no') }}", []), (None, [])]
+)
+def test_a_model_ends_an_answer_as_its_template_does(template: str | None, added: list[str], tmp_path: Path) -> None:
+    """Bug: a Llama that was trained by ChatML ran on behind its answers, because its settings were its base's alone."""
+    folder = exported(base(tmp_path / "base", SETTINGS), tmp_path)
+    spec = InputSpec(task=LANGUAGE, tokenizer=None, pretrained=False, vocab_size=None)
+    tokenizer = open_tokenizer(spec)
+    tokenizer.add_tokens(["<|im_start|>", "<|im_end|>"], special_tokens=True)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    copy_tokenizer(tmp_path / "tokenizer", folder)
+    written = json.loads((folder / "generation_config.json").read_text())
+    ends = [2, 7, *tokenizer.convert_tokens_to_ids(added)]
+    assert written == {**SETTINGS, "eos_token_id": ends}
+    assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == ends

@@ -120,3 +120,13 @@ def test_what_has_no_place_is_refused_for_the_true_reason(
     save_file({name.replace(*rename): tensor for name, tensor in load_file(file).items()}, file)
     with pytest.raises(Refused, match=why):
         start(base, targets)
+
+
+@pytest.mark.parametrize("gone", ["layers.1.self_attn.q_proj.lora_B", "score"])
+def test_an_adapter_that_lacks_a_part_is_refused(gone: str, base: Path) -> None:
+    """Bug: what was left of an adapter was trained on, beside new matrices or a new head, without a word."""
+    adapted(base, AutoModelForSequenceClassification, ["q_proj"], task_type="SEQ_CLS")
+    file = base.parent / "adapter" / WEIGHTS
+    save_file({name: tensor for name, tensor in load_file(file).items() if gone not in name}, file)
+    with pytest.raises(Refused, match=rf"holds nothing for \S*{gone}\S* \(1 tensor.*save the adapter again"):
+        start(base, ["q_proj"], TEXT)

@@ -222,6 +222,14 @@ def test_a_folder_without_weights_is_refused(other: str, tmp_path: Path) -> None
         weight_files(tmp_path)
 
 
+def test_an_adapter_beside_a_model_is_refused(tmp_path: Path) -> None:
+    """Bug: transformers applies an adapter that lies beside the weights, and training dropped it in silence."""
+    saved(BY_NAME["bert"], tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(Refused, match=r"holds adapter_config\.json: .*give an adapter as lora\.start"):
+        opened(tmp_path)
+
+
 def test_the_file_that_the_configuration_names_is_read(tmp_path: Path) -> None:
     """transformers reads `transformers_weights` of config.json before others, and nothing outside the folder."""
     saved(BY_NAME["bert"], tmp_path)

@@ -89,6 +89,28 @@ def test_a_tensor_with_other_values_is_refused_by_name(tmp_path: Path) -> None:
         compared(request, tmp_path, lambda tensors: {**tensors, name: theirs})
 
 
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+def test_a_tensor_without_a_partner_is_refused_by_name(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only one of the two readers has is no equality: an adapter that transformers alone applied passed."""
+    request = ModelRequest(task=LANGUAGE, source=saved("llama", "LlamaForCausalLM", tmp_path / "model"))
+    real = LlamaForCausalLM.from_pretrained
+
+    def other(*given: Any, **settings: Any) -> Any:
+        model, found = real(*given, **settings)
+        if whose == "theirs":
+            model.model.layers[1].register_buffer("of_an_adapter", torch.ones(1))
+        else:
+            del model.model.layers[1].mlp.down_proj
+        return model, found
+
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", other)
+    name = r"layers\.1\.of_an_adapter is loaded by tr" if whose == "theirs" else r"mlp\.down_proj\.weight is trained of"
+    with pytest.raises(Refused, match=rf"{name}.*/model \(1 such tensor.* to compare it with"):
+        compared(request, tmp_path)
+
+
 def test_a_comparison_that_is_not_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory does not suffice, or transformers does not load the folder, the run says so."""
     request = ModelRequest(task=IMAGE, source=saved("resnet", "ResNetForImageClassification", tmp_path / "model"))
