@@ -20,7 +20,7 @@ from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.messages import ASSISTANT, Message
 from fleetune.data.public_words import Told
-from fleetune.data.tokenization import check_ids, end_token_id
+from fleetune.data.tokenization import check_ids, end_token_id, own_marks, without_marks
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
 
@@ -75,8 +75,11 @@ class SequenceEncoder:
     def _closed(self, location: str, text: str, span: Span) -> tuple[list[int], list[bool]]:
         """Tokens of a text with the tokenizer's own begin and end, and the end token if it adds none."""
         end = end_token_id(self.tokenizer)
-        ids, offsets = self._tokens(location, text, special=True)
-        carries = _inside(offsets, [span])
+        marks = own_marks(self.tokenizer)
+        plain = without_marks(text, marks)
+        skipped = len(marks[0]) if text.startswith(marks[0]) else 0
+        ids, offsets = self._tokens(location, plain, special=True)
+        carries = _inside(offsets, [(max(0, span[0] - skipped), len(plain))])
         if end is not None and ids[-1:] != [end]:
             return [*ids, end], [*carries, True]
         return ids, [*carries[:-1], True] if end is not None else carries
