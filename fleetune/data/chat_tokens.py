@@ -92,6 +92,13 @@ class SequenceEncoder:
                 "data.chat_template, or give columns prompt and completion",
                 folder,
             )
+        if self.loss_on_all and chat.unweighted:
+            raise Told(
+                "{location}, message {number}: it asks for no loss, and data.loss_on: all puts it on every token; "
+                "leave data.loss_on out, or take the key out of the message",
+                location=location,
+                number=min(chat.unweighted) + 1,
+            )
         text = self.written(location, chat.messages, chat)
         check_written(self.tokenizer, location, chat, text)
         ids, offsets = self._tokens(location, text, special=False)

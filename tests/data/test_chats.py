@@ -69,6 +69,14 @@ def test_everything_can_carry_loss(tmp_path: Path) -> None:
     assert (sequence.labels == sequence.ids).all()
 
 
+@pytest.mark.parametrize("flag", [{"weight": 0}, {"train": False}, {"loss": False}])
+def test_a_message_without_loss_among_all_is_refused(flag: dict[str, Any], tmp_path: Path) -> None:
+    """Bug: with loss on all, an answer that its row takes out was learned."""
+    row = {"messages": [*ROUNDS[:2], {**ROUNDS[2], **flag}, *ROUNDS[3:]]}
+    with pytest.raises(Refused, match="row 1, message 3: it asks for no loss, and data.loss_on: all puts it on every"):
+        encoded(chat_spec(tmp_path), row, loss_on_all=True)
+
+
 USER, ANSWER = {"role": "user", "content": "pear?"}, {"role": "assistant", "content": "yes"}
 SPELLINGS: dict[str, dict[str, Any]] = {
     "messages": {"messages": [USER, ANSWER]},
