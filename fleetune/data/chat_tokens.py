@@ -100,7 +100,7 @@ class SequenceEncoder:
                 number=min(chat.unweighted) + 1,
             )
         text = self.written(location, chat.messages, chat)
-        check_written(self.tokenizer, location, chat, text)
+        check_written(self.tokenizer, location, chat, chat.answers)
         ids, offsets = self._tokens(location, text, special=False)
         if self.loss_on_all:
             return ids, [True] * len(ids)

@@ -47,5 +47,5 @@ def _chat_ids(tokenizer: Any, location: str, chat: Chat) -> list[int]:
     if tokenizer.chat_template is None:
         raise Refused(f"{location}: it is a chat, and the tokenizer of the run has no chat template; give plain texts")
     text = rendered(tokenizer, location, chat.messages, chat.tools, add_generation_prompt=True)
-    check_written(tokenizer, location, chat, text)
+    check_written(tokenizer, location, chat, learned=())
     return [int(each) for each in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
