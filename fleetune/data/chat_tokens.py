@@ -7,9 +7,11 @@ text, else by comparing the text with that of the first messages alone. A templa
 answer lies is refused.
 """
 
+import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -25,6 +27,7 @@ from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
+TRIMMING = re.compile(r'("trim_offsets":\s*)true')
 GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 OPEN, CLOSE = "\ue0f1", "\ue0f2"
 """Characters for private use, put around an answer to find it in what a template writes."""
@@ -157,10 +160,23 @@ class SequenceEncoder:
                 "{}: this tokenizer does not tell which characters its tokens stand for; save it with a tokenizer.json",
                 self.spec.tokenizer,
             )
-        found = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
+        found = self._untrimmed(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
         if not found["input_ids"]:
             raise Told("{location}: the tokenizer makes no token of it; leave the row out", location=location)
         return list(found["input_ids"]), list(found["offset_mapping"])
+
+    @cached_property
+    def _untrimmed(self) -> Any:
+        """The tokenizer, by which a token stands for its spaces, too: many leave them out of what they tell."""
+        from tokenizers import Tokenizer  # takes long to import, and only preparation needs it
+
+        described = self.tokenizer.backend_tokenizer.to_str()
+        whole = TRIMMING.sub(r"\1false", described)
+        if whole == described:
+            return self.tokenizer
+        made = copy.deepcopy(self.tokenizer)  # the tokenizer itself is saved as it is
+        made.backend_tokenizer.post_processor = Tokenizer.from_str(whole).post_processor
+        return made
 
     def written(
         self, location: str, messages: Sequence[Message], chat: Chat, ask: bool = False, template: str | None = None
