@@ -154,13 +154,14 @@ def chat_template_text(path: Path) -> str:
     return text
 
 
-def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
+def encode(tokenizer: Any, texts: list[str], length: int, *, target: bool = False) -> tuple[Ids, Ids, list[int]]:
     """(token ids, attention mask, numbers of the texts that were longer and are truncated); the first two are [texts,
-    length], and shorter texts are padded.
+    length], and shorter texts are padded. target: a decoder writes the texts, which may have a language of their own.
     """
     marks = own_marks(tokenizer)
     texts = [without_marks(text, marks) for text in texts]
-    found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
+    given = {"text_target" if target else "text": texts}
+    found = tokenizer(**given, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
     longer = [number for number, one in enumerate(found.encodings or ()) if one.overflowing]
     return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["attention_mask"], dtype=np.int64), longer
 
