@@ -7,9 +7,11 @@ text, else by comparing the text with that of the first messages alone. A templa
 answer lies is refused.
 """
 
+import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -20,11 +22,12 @@ from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.messages import ASSISTANT, Message
 from fleetune.data.public_words import Told
-from fleetune.data.tokenization import check_ids, end_token_id
+from fleetune.data.tokenization import check_ids, end_token_id, own_marks, without_marks
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
+TRIMMING = re.compile(r'("trim_offsets":\s*)true')
 GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 OPEN, CLOSE = "\ue0f1", "\ue0f2"
 """Characters for private use, put around an answer to find it in what a template writes."""
@@ -75,8 +78,11 @@ class SequenceEncoder:
     def _closed(self, location: str, text: str, span: Span) -> tuple[list[int], list[bool]]:
         """Tokens of a text with the tokenizer's own begin and end, and the end token if it adds none."""
         end = end_token_id(self.tokenizer)
-        ids, offsets = self._tokens(location, text, special=True)
-        carries = _inside(offsets, [span])
+        marks = own_marks(self.tokenizer)
+        plain = without_marks(text, marks)
+        skipped = len(marks[0]) if text.startswith(marks[0]) else 0
+        ids, offsets = self._tokens(location, plain, special=True)
+        carries = _inside(offsets, [(max(0, span[0] - skipped), len(plain))])
         if end is not None and ids[-1:] != [end]:
             return [*ids, end], [*carries, True]
         return ids, [*carries[:-1], True] if end is not None else carries
@@ -89,8 +95,15 @@ class SequenceEncoder:
                 "data.chat_template, or give columns prompt and completion",
                 folder,
             )
+        if self.loss_on_all and chat.unweighted:
+            raise Told(
+                "{location}, message {number}: it asks for no loss, and data.loss_on: all puts it on every token; "
+                "leave data.loss_on out, or take the key out of the message",
+                location=location,
+                number=min(chat.unweighted) + 1,
+            )
         text = self.written(location, chat.messages, chat)
-        check_written(self.tokenizer, location, chat, text)
+        check_written(self.tokenizer, location, chat, chat.answers)
         ids, offsets = self._tokens(location, text, special=False)
         if self.loss_on_all:
             return ids, [True] * len(ids)
@@ -147,10 +160,23 @@ class SequenceEncoder:
                 "{}: this tokenizer does not tell which characters its tokens stand for; save it with a tokenizer.json",
                 self.spec.tokenizer,
             )
-        found = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
+        found = self._untrimmed(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
         if not found["input_ids"]:
             raise Told("{location}: the tokenizer makes no token of it; leave the row out", location=location)
         return list(found["input_ids"]), list(found["offset_mapping"])
+
+    @cached_property
+    def _untrimmed(self) -> Any:
+        """The tokenizer, by which a token stands for its spaces, too: many leave them out of what they tell."""
+        from tokenizers import Tokenizer  # takes long to import, and only preparation needs it
+
+        described = self.tokenizer.backend_tokenizer.to_str()
+        whole = TRIMMING.sub(r"\1false", described)
+        if whole == described:
+            return self.tokenizer
+        made = copy.deepcopy(self.tokenizer)  # the tokenizer itself is saved as it is
+        made.backend_tokenizer.post_processor = Tokenizer.from_str(whole).post_processor
+        return made
 
     def written(
         self, location: str, messages: Sequence[Message], chat: Chat, ask: bool = False, template: str | None = None

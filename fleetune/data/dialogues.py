@@ -17,7 +17,6 @@ from typing import Any
 from fleetune.contracts.run_config import CHAT, COMPLETION, TEXT
 from fleetune.data.messages import ASSISTANT, FLAGS, SYSTEM, USER, WEIGHT, Message, is_flag, read_messages
 from fleetune.data.public_words import Told
-from fleetune.data.tool_calls import without_nulls
 
 MESSAGE_COLUMNS = ("messages", "conversations", "conversation")
 PROMPT, ANSWER = "prompt", "completion"
@@ -272,7 +271,7 @@ def _tools(location: str, found: Any) -> tuple[Any, ...]:
         return ()
     if not isinstance(found, list):
         raise Told("{location}: 'tools' holds {}; give a list of functions", type(found).__name__, location=location)
-    return tuple(without_nulls(found))
+    return tuple(found)
 
 
 def _text(location: str, column: str, value: Any) -> str:

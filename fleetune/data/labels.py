@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 import numpy as np
 
 from fleetune.contracts.tasks import predicts_labels, predicts_number
-from fleetune.data.class_features import composed, visible
+from fleetune.data.class_features import composed, meant, visible
 from fleetune.data.examples import Example, RawLabel, Survey
 from fleetune.data.prepared_data import LABELS, Array, ArrayInfo
 from fleetune.data.public_words import Told
@@ -66,7 +67,7 @@ def map_labels(
         names=matched.names if matched else tuple(union),
         label_ids={label: ids[name] for label, name in spelled.items()},
         ids_by_name={str(name): number for name, number in ids.items()},
-        notes=matched.notes if matched else (),
+        notes=(*(matched.notes if matched else ()), *_case_notes(union)),
     )
 
 
@@ -79,18 +80,30 @@ def spell_labels(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabe
 
 
 def _check_alike(table_name: str, column: str, names: Iterable[str]) -> None:
-    """Refuse names that differ only in what nobody sees."""
-    seen: dict[str, str] = {}
+    """Refuse names that differ only in what nobody sees, or in how they spell a number."""
+    seen: dict[Decimal | str, str] = {}
     for name in names:
-        other = seen.setdefault(visible(name), name)
+        said = meant(name)
+        other = seen.setdefault(said, name)
         if other != name:
             raise Told(
-                "{}: labels {} and {} in column {column!r} look alike; spell all labels alike",
+                "{}: labels {} and {} in column {column!r} {alike}; spell all labels alike",
                 table_name,
                 ascii(other),
                 ascii(name),
                 column=column,
+                alike="are one number" if isinstance(said, Decimal) else "look alike",
             )
+
+
+def _case_notes(names: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence that names classes which differ in capital letters alone; empty if there are none."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(visible(name).casefold(), name)
+        if other != name:
+            return (f"labels {other!r} and {name!r} differ in capital letters alone and are two classes",)
+    return ()
 
 
 def is_whole_number(name: str) -> bool:

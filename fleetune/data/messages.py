@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleetune.data.public_words import Told, inside
-from fleetune.data.tool_calls import CALLS, calls_in, check_calls, with_objects, without_nulls
+from fleetune.data.tool_calls import CALLS, calls_in, check_calls, with_objects
 
 SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL = ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles; a column may have the name of the first."""
@@ -55,15 +55,15 @@ def read_messages(location: str, column: str, found: Any) -> tuple[Message, ...]
 
 
 def _message(location: str, found: Any) -> dict[str, Any]:
-    """A message with `role` and `content`, and `weight` 0 or 1 where one of FLAGS is given; keys that are null, as
-    Parquet fills them in, are left out."""
+    """A message with `role` and `content`, and `weight` 0 or 1 where one of FLAGS is given; its own keys
+    that are null are left out."""
     if not isinstance(found, dict):
         raise Told(
             "{location}: it is {}; give an object with role and content",
             type(found).__name__,
             location=location,
         )
-    message = without_nulls(found)
+    message = {key: value for key, value in found.items() if value is not None}
     if CALLS in message:
         message[CALLS] = check_calls(location, message[CALLS])
         message = with_objects(message) if message[CALLS] else {k: v for k, v in message.items() if k != CALLS}

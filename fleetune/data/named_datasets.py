@@ -23,7 +23,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.class_features import loaded_names
 from fleetune.data.public_words import Told
 from fleetune.data.splits import tested_split, unread_notes
-from fleetune.data.tables import DataSource, InMemoryTable
+from fleetune.data.tables import DataSource, InMemoryTable, without_nulls
 from fleetune.errors import TryAgain, first_line
 from fleetune.hub import COMMIT, DATASET, HubRefusal, HubSilence, commit_of
 
@@ -132,8 +132,9 @@ class HubTable:
         return loaded_names((self.dataset.features or {}).get(column))
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield (number from 1, column -> value) of every row."""
-        yield from enumerate(self.dataset, start=1)
+        """Yield (number from 1, column -> value) of every row; keys of null are left out, as of other Arrow files."""
+        for number, values in enumerate(self.dataset, start=1):
+            yield number, without_nulls(values)
 
 
 def hub_source(request: DataRequest) -> DataSource:

@@ -1,5 +1,6 @@
 """Pairs of texts for seq2seq: one that the encoder reads, and one that the decoder writes."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,10 @@ from fleetune.data.dialogues import Completion
 from fleetune.data.examples import Example
 from fleetune.data.prepared_data import DECODER_IDS, IDS, LABELS, MASK, Array, ArrayInfo
 from fleetune.data.public_words import Told
-from fleetune.data.tokenization import Ids, check_ids, encode
+from fleetune.data.tokenization import TOKENIZER_CONFIG, Ids, check_ids, encode
+
+LANGUAGES = ("src_lang", "tgt_lang")
+"""What a tokenizer of many languages, such as NLLB's, has for those of a pair."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,23 +42,32 @@ class PairEncoder:
         """Return the rows of a chunk by array name."""
         pairs = [_pair(example) for example in chunk]
         ids, mask, longer = encode(self.tokenizer, [pair.prompt for pair in pairs], self.length)
-        targets, written, more = self._targets([pair.completion for pair in pairs])
+        targets, written, more = encode(
+            self.tokenizer, [pair.completion for pair in pairs], self.target_length, target=True
+        )
         check_ids(ids, self.spec)
         check_ids(targets, self.spec)
         self.cut.extend(chunk[row].location for row in sorted({*longer, *more}))
         labels = np.where(written == 1, targets, IGNORE_INDEX)
         return {IDS: ids, MASK: mask, DECODER_IDS: self._shifted(targets), LABELS: labels}
 
-    def _targets(self, texts: list[str]) -> tuple[Ids, Ids, list[int]]:
-        """`encode` of targets, for which a tokenizer may have a mode of their own."""
-        switch = getattr(self.tokenizer, "_switch_to_target_mode", None)
-        if switch is None:
-            return encode(self.tokenizer, texts, self.target_length)
-        switch()
-        try:
-            return encode(self.tokenizer, texts, self.target_length)
-        finally:
-            self.tokenizer._switch_to_input_mode()
+    def __post_init__(self) -> None:
+        """Refuse a tokenizer of many languages that nobody has told which two the texts are in."""
+        if not all(hasattr(self.tokenizer, key) for key in LANGUAGES):
+            return
+        file = None if self.spec.tokenizer is None else self.spec.tokenizer / TOKENIZER_CONFIG
+        named = json.loads(file.read_bytes()) if file is not None and file.is_file() else {}
+        missing = [key for key in LANGUAGES if not named.get(key)]
+        if missing:
+            raise Told(
+                "{}: the tokenizer puts a language before each text, and its {file} names no {missing}; name both "
+                "there, of what is read ({source}) and of what is written ({target})",
+                self.spec.tokenizer,
+                file=TOKENIZER_CONFIG,
+                missing=" and no ".join(missing),
+                source=LANGUAGES[0],
+                target=LANGUAGES[1],
+            )
 
     def _shifted(self, targets: Ids) -> Ids:
         """Return what the decoder reads: its start token, then each target but the last."""

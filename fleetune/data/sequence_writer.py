@@ -1,21 +1,26 @@
 """Writes the arrays of causal-lm where rows are no plain texts: chats, completions, and documents cut into blocks."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
+from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.task import Progress
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
 from fleetune.data.dialogues import INSTRUCTION, MESSAGE_COLUMNS, PROMPT, Chat, row_format, unread_columns
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
+from fleetune.data.messages import ASSISTANT
 from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
 from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
 from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
-from fleetune.data.tokenization import pack_documents, token_arrays
+from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays
 
 REPORT_EVERY = 256
+AFTER_END = 3
+"""Tokens at the end of an answer among which its end mark is: a line break or two may follow it."""
 
 
 def has_sequences(job: Job) -> bool:
@@ -59,15 +64,16 @@ def write_sequences(job: Job) -> Written:
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
     found: dict[str, list[TokenSequence | None]] = {name: [None] * len(rows) for name, rows in rows_by_split.items()}
     total = sum(map(len, found.values()))
-    chats = False
+    chats, endless = False, ""
     for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
-        found[split][position] = encoder.encode(example)
-        chats = chats or (split == TRAIN and isinstance(example.content, Chat))
+        found[split][position] = sequence = encoder.encode(example)
+        if not chats and split == TRAIN and isinstance(example.content, Chat):
+            chats, endless = True, _endless(tokenizer, example.content, sequence)
         if done % REPORT_EVERY == 0 or done == total:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = [*unread_dialogues(job), *_unread_columns(job)]
+    notes = [*unread_dialogues(job), *_unread_columns(job), *filter(None, [endless])]
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:
@@ -92,6 +98,18 @@ def write_sequences(job: Job) -> Written:
         pad_token_id=int(tokenizer.pad_token_id),
         notes=tuple(notes),
         chats=chats,
+    )
+
+
+def _endless(tokenizer: Any, chat: Chat, sequence: TokenSequence) -> str:
+    """A sentence if no special token is learned at the end of a chat's last answer; else empty."""
+    learned = sequence.ids[sequence.labels != IGNORE_INDEX].tolist()
+    ends = {end_token_id(tokenizer), *tokenizer.get_added_vocab().values()}
+    if chat.messages[-1]["role"] != ASSISTANT or ends & set(learned[-AFTER_END:]):
+        return ""
+    return (
+        "the chat template puts no special token at the end of the answers that are learned, so the model does not "
+        "learn to stop; name a template that does with data.chat_template"
     )
 
 

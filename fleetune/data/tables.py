@@ -212,13 +212,13 @@ class ArrowTable:
         return stored_names((self.schema.metadata or {}).get(b"huggingface", b"{}"), column)
 
     def rows(self) -> Rows:
-        """Yield (number from 1, column -> value) of every row."""
+        """Yield (number from 1, column -> value) of every row; keys of null within values are left out."""
         number = 0
         try:
             for batch in self.batches(self.path):
                 for values in batch.to_pylist():
                     number += 1
-                    yield number, values
+                    yield number, without_nulls(values)
         except (pa.ArrowException, OSError) as error:
             raise Told(
                 "{}: cannot be read after row {number} ({})",
@@ -226,6 +226,18 @@ class ArrowTable:
                 first_line(error),
                 number=number,
             ) from None
+
+
+def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose objects lack the keys of null, at any depth: a file of columns gives each object those of others."""
+    return {name: _filled(value) for name, value in row.items()}
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(each) for key, each in value.items() if each is not None}
+    nested = isinstance(value, list) and any(isinstance(each, dict | list) for each in value)
+    return [_filled(each) for each in value] if nested else value
 
 
 def _open_json_lines(path: Path) -> Table:

@@ -154,11 +154,14 @@ def chat_template_text(path: Path) -> str:
     return text
 
 
-def encode(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
+def encode(tokenizer: Any, texts: list[str], length: int, *, target: bool = False) -> tuple[Ids, Ids, list[int]]:
     """(token ids, attention mask, numbers of the texts that were longer and are truncated); the first two are [texts,
-    length], and shorter texts are padded.
+    length], and shorter texts are padded. target: a decoder writes the texts, which may have a language of their own.
     """
-    found = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
+    marks = own_marks(tokenizer)
+    texts = [without_marks(text, marks) for text in texts]
+    given = {"text_target" if target else "text": texts}
+    found = tokenizer(**given, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
     longer = [number for number, one in enumerate(found.encodings or ()) if one.overflowing]
     return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["attention_mask"], dtype=np.int64), longer
 
@@ -171,7 +174,8 @@ def _encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids
     end = end_token_id(tokenizer)
     rows = np.full((len(texts), length), tokenizer.pad_token_id, dtype=np.int64)
     mask = np.zeros_like(rows)
-    longer = []
+    longer, marks = [], own_marks(tokenizer)
+    texts = [without_marks(text, marks) for text in texts]
     for row, ids in enumerate(tokenizer(texts, verbose=False)["input_ids"]):
         closed = ids if end is None or ids[-1:] == [end] else [*ids, end]
         if len(closed) - (end is not None) > length:
@@ -185,7 +189,24 @@ def document_ids(tokenizer: Any, text: str) -> Ids:
     """Ids of a whole text, followed by the end token if the tokenizer has one."""
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     end = end_token_id(tokenizer)
-    return np.asarray([*ids] if end is None else [*ids, end], dtype=np.int64)
+    return np.asarray([*ids] if end is None or ids[-1:] == [end] else [*ids, end], dtype=np.int64)
+
+
+def own_marks(tokenizer: Any) -> tuple[str, str]:
+    """The tokens, as texts, that a tokenizer puts before and after each text by itself; empty where it puts none."""
+    if getattr(tokenizer, "split_special_tokens", False):  # then they are letters in a text
+        return "", ""
+    around = tokenizer("a", verbose=False)["input_ids"]
+    first = next((token for token in (tokenizer.bos_token, tokenizer.cls_token) if token), None)
+    last = next((token for token in (tokenizer.eos_token, tokenizer.sep_token) if token), None)
+    begins = first is not None and around[:1] == [tokenizer.convert_tokens_to_ids(first)]
+    ends = last is not None and around[-1:] == [tokenizer.convert_tokens_to_ids(last)]
+    return (first or "") if begins else "", (last or "") if ends else ""
+
+
+def without_marks(text: str, marks: tuple[str, str]) -> str:
+    """A text without the marks of `own_marks` that it has already: the tokenizer puts them there once more."""
+    return text.removeprefix(marks[0]).removesuffix(marks[1])
 
 
 def check_length(tokenizer: Any, key: str, length: int) -> None:

@@ -14,13 +14,6 @@ CALLS, FUNCTION, ARGUMENTS, NAME = "tool_calls", "function", "arguments", "name"
 Message = Mapping[str, Any]
 
 
-def without_nulls(found: Any) -> Any:
-    """A value without keys that hold null, at any depth: Parquet gives every object the keys of all others."""
-    if isinstance(found, dict):
-        return {key: without_nulls(value) for key, value in found.items() if value is not None}
-    return [without_nulls(each) for each in found] if isinstance(found, list) else found
-
-
 def with_objects(message: dict[str, Any]) -> dict[str, Any]:
     """A message whose calls have arguments as objects where they are the JSON text of one."""
     return _with(message, ARGUMENTS, _parsed)

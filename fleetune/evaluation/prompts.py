@@ -5,7 +5,7 @@ from typing import Any
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.messages import ASSISTANT
-from fleetune.data.tokenization import end_token_id
+from fleetune.data.tokenization import end_token_id, own_marks
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
 
@@ -38,7 +38,8 @@ def prompt_ids(tokenizer: Any, example: Example) -> list[int]:
     if isinstance(content, Chat):
         return _chat_ids(tokenizer, example.location, content)
     text = content.prompt if isinstance(content, Completion) else str(content)
-    ids = [int(each) for each in tokenizer(text, verbose=False)["input_ids"]]
+    begun = text.removeprefix(own_marks(tokenizer)[0])
+    ids = [int(each) for each in tokenizer(begun, verbose=False)["input_ids"]]
     return ids[:-1] if len(ids) > 1 and ids[-1] == end_token_id(tokenizer) else ids
 
 
@@ -46,5 +47,5 @@ def _chat_ids(tokenizer: Any, location: str, chat: Chat) -> list[int]:
     if tokenizer.chat_template is None:
         raise Refused(f"{location}: it is a chat, and the tokenizer of the run has no chat template; give plain texts")
     text = rendered(tokenizer, location, chat.messages, chat.tools, add_generation_prompt=True)
-    check_written(tokenizer, location, chat, text)
+    check_written(tokenizer, location, chat, learned=())
     return [int(each) for each in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from fleetune.contracts.input_spec import InputSpec
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from tests.support.data.samples import IMAGES, json_lines, prepared, whole
 
@@ -70,12 +71,13 @@ def test_a_space_of_another_kind_makes_no_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "names"),
     [
-        (("1E2", "12E3", "100"), ("100", "12E3", "1E2")),
-        (("01", "1"), ("01", "1")),
+        (("1E2", "12E3", "101"), ("101", "12E3", "1E2")),
+        (("01", "02", "10"), ("01", "02", "10")),
+        (("\u211d", "R", "x\u00b2"), ("R", "x\u00b2", "\u211d")),
         (("12345678901234567891.0", "1.0"), ("1", "12345678901234567891")),
         (("-0.0", "1."), ("0", "1")),
     ],
-    ids=["codes", "zeros in front", "long", "floats"],
+    ids=["codes", "zeros in front", "signs", "long", "floats"],
 )
 def test_a_number_stays_what_it_is(labels: tuple[str, ...], names: tuple[str, ...], tmp_path: Path) -> None:
     """Codes that could be numbers keep their text, and whole floats are the whole numbers that they spell."""
@@ -90,5 +92,41 @@ def test_a_number_written_unlike_the_others_is_refused(label: str, tmp_path: Pat
 
 
 def test_zeros_in_front_are_no_numbers_of_the_models_classes(tmp_path: Path) -> None:
-    """A model's class is meant by its plain number; 01 and 1 are two labels."""
-    assert classes(tmp_path / "a", "01", "1", known=("no", "yes", "perhaps")) == ("01", "1")
+    """A model's class is meant by its plain number, and 01 is none."""
+    assert classes(tmp_path / "a", "01", "2", known=("no", "yes", "perhaps")) == ("01", "2")
+
+
+@pytest.mark.parametrize("labels", [("1", "01", "2"), ("1", "+1"), ("100", "1E2"), ("0", "-0"), ("x", "5", "05.0")])
+def test_one_number_in_two_spellings_is_refused(labels: tuple[str, ...], tmp_path: Path) -> None:
+    """Bug: each spelling of a number became a class of its own."""
+    with pytest.raises(Refused, match="labels '.+' and '.+' in column 'label' are one number; spell all labels alike"):
+        classes(tmp_path / "a", *labels)
+
+
+def test_a_number_and_the_text_of_it_are_one(tmp_path: Path) -> None:
+    """Bug: the number 1 and the text 01 in lines of JSON were two classes."""
+    json_lines(tmp_path / "r.jsonl", [{"text": f"t{n}", "label": (1, "01", 2)[n % 3]} for n in range(9)])
+    with pytest.raises(Refused, match="labels '01' and '1' in column 'label' are one number"):
+        prepared(tmp_path / "d", tmp_path / "r.jsonl")
+
+
+@pytest.mark.parametrize("other", ["\uff11\uff12", "\u0661\u0662"], ids=["wide", "Arabic"])
+def test_digits_of_another_kind_are_one_number(other: str, tmp_path: Path) -> None:
+    """A number in wide digits, as keyboards of the Far East write it, is that number."""
+    with pytest.raises(Refused, match="are one number"):
+        classes(tmp_path / "a", "12", other, "7")
+
+
+@pytest.mark.parametrize("other", ["\uff34\uff25\uff25", "\uff34EE"])
+def test_wide_letters_make_no_class(other: str, tmp_path: Path) -> None:
+    """A name in wide letters is the name."""
+    with pytest.raises(Refused, match="look alike"):
+        classes(tmp_path / "a", "TEE", other)
+
+
+def test_names_that_differ_in_capital_letters_are_told(tmp_path: Path) -> None:
+    """Letters can be classes, so that both stay; a slip of the pen is seen."""
+    folder = tmp_path / "a"
+    assert classes(folder, "Pos", "pos ", "neg") == ("Pos", "neg", "pos")
+    said = "labels 'Pos' and 'pos' differ in capital letters alone and are two classes"
+    assert said in PreparedData(folder / "d").info.notes

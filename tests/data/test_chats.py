@@ -69,6 +69,14 @@ def test_everything_can_carry_loss(tmp_path: Path) -> None:
     assert (sequence.labels == sequence.ids).all()
 
 
+@pytest.mark.parametrize("flag", [{"weight": 0}, {"train": False}, {"loss": False}])
+def test_a_message_without_loss_among_all_is_refused(flag: dict[str, Any], tmp_path: Path) -> None:
+    """Bug: with loss on all, an answer that its row takes out was learned."""
+    row = {"messages": [*ROUNDS[:2], {**ROUNDS[2], **flag}, *ROUNDS[3:]]}
+    with pytest.raises(Refused, match="row 1, message 3: it asks for no loss, and data.loss_on: all puts it on every"):
+        encoded(chat_spec(tmp_path), row, loss_on_all=True)
+
+
 USER, ANSWER = {"role": "user", "content": "pear?"}, {"role": "assistant", "content": "yes"}
 SPELLINGS: dict[str, dict[str, Any]] = {
     "messages": {"messages": [USER, ANSWER]},
@@ -228,3 +236,16 @@ def test_formats_and_tasks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         validate_data(DataRequest(source=str(source), format="chat"), "sequence-classification")
     with pytest.raises(Refused, match=r"no column 'text' for sequence-classification; it has messages"):
         validate_data(DataRequest(source=str(source)), "sequence-classification")
+
+
+def test_a_template_that_never_ends_an_answer_is_told(tmp_path: Path) -> None:
+    """Bug: a model that never learns to stop was trained without a word; with an end mark, nothing is said."""
+    source = json_lines(tmp_path / "r.jsonl", chats(12))
+    said = "so the model does not learn to stop"
+    endless = MARKED.replace("<|im_end|>{% endgeneration %}", "{% endgeneration %}<|im_end|>")
+    for number, (template, told) in enumerate(
+        [(CHATML, False), (MARKED, False), (CHATML.replace("<|im_end|>", ""), True), (endless, True)]
+    ):
+        folder = tmp_path / str(number)
+        data = prepared(folder / "d", source, chat_spec(folder / "t", template), max_length=64)
+        assert any(said in note for note in data.info.notes) == told, template

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.data.chat_tokens import SequenceEncoder
-from fleetune.data.dialogues import Chat
+from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
@@ -126,3 +126,18 @@ def test_marks_of_the_template_for_tools_count(tmp_path: Path) -> None:
     found = SequenceEncoder(tokenizer, spec, False).encode(Example(location="row 1", content=chat, label=None))
     assert tokenizer.decode(found.ids) == "f<q>a"
     assert (found.labels != IGNORE_INDEX).tolist() == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "loss"),
+    [("Is: ", "42", [4, 5, 6]), ("Is:", " 42", [3, 4, 5, 6]), ("Is:", "42 ", [3, 4, 5, 6])],
+)
+def test_a_space_is_told_to_the_side_that_it_is_on(prompt: str, completion: str, loss: list[int]) -> None:
+    """Bug: by a tokenizer that leaves spaces out of its offsets, as RoBERTa's, loss lay on the prompt's last space, and
+    none on that of an answer."""
+    tokenizer = open_tokenizer(InputSpec(task="causal-lm"))
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    spec = InputSpec(task="causal-lm", vocab_size=264)
+    example = Example(location="row 1", content=Completion(prompt, completion), label=None)
+    found = SequenceEncoder(tokenizer, spec, loss_on_all=False).encode(example)
+    assert [n for n, label in enumerate(found.labels) if label != IGNORE_INDEX] == loss

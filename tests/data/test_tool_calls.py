@@ -70,6 +70,21 @@ def test_keys_that_parquet_fills_in_are_left_out(tmp_path: Path) -> None:
     assert found[0].tools == tuple(tools)
 
 
+def test_nulls_in_lines_of_json_are_meant(tmp_path: Path) -> None:
+    """Bug: nulls were taken out of arguments and of tools of any file; only columns fill them in."""
+    tool = {"name": "weather", "parameters": {"hour": {"default": None, "enum": ["noon", None]}}}
+    row = {**calling({"hour": None, "days": [{"at": None}]}), "tools": [tool]}
+    row["messages"][0] = {**USER, "name": None}
+    (tmp_path / "r.jsonl").write_text(json.dumps(row))
+    (tmp_path / "r.json").write_text(json.dumps([row]))
+    for name in ("r.jsonl", "r.json"):
+        ((_, values),) = open_table(tmp_path / name).rows()
+        found = chat_of(dict(values), any_loss=True)
+        assert found.messages[0] == USER and found.tools == (tool,)
+        arguments = found.messages[1]["tool_calls"][0]["function"]["arguments"]
+        assert arguments == {"hour": None, "days": [{"at": None}]}
+
+
 def test_a_null_in_json_text_is_meant(tmp_path: Path) -> None:
     """Nothing fills keys in there."""
     found = chat_of(calling('{"hour": null}'), any_loss=True).messages[1]["tool_calls"][0]

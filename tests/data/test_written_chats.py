@@ -50,6 +50,30 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
     "the system": (ZEPHYR, [TOLD, ASKED, ANSWER], "message 1, of the system"),
 }
 
+DROPPING = ZEPHYR.replace("{% if message.role == 'user' %}", "{% if message.role == 'user' and loop.index != 3 %}")
+THOUGHTS = CHATML.replace("{{ message.content }}", "{{ message.content.split('</think>')[-1] }}")
+LAST_THOUGHT = CHATML.replace(
+    "{{ message.content }}",
+    "{% if message.reasoning_content and loop.last %}{{ message.reasoning_content }}{% endif %}{{ message.content }}",
+)
+THINKING = {"role": "assistant", "content": "<think>why</think>no"}
+REASONED = {**ANSWER, "reasoning_content": "why"}
+CASES |= {
+    "a result that an answer says": (ZEPHYR, [ASKED, ANSWER, RESULT, {**ANSWER, "content": "none"}], "message 3, of"),
+    "the system that a user says": (ZEPHYR, [TOLD, {**ASKED, "content": "be brief. Hi"}, ANSWER], "message 1, of"),
+    "a question that is asked again": (DROPPING, [ASKED, ANSWER, ASKED, ANSWER], "message 3, of the user"),
+    "a list": (ZEPHYR, [ASKED, ANSWER, {**RESULT, "content": "[1, 2]"}, ANSWER], "message 3, of the tool"),
+    "a short word": (ZEPHYR, [{**TOLD, "content": "a"}, ASKED, ANSWER], "message 1, of the system"),
+    "thoughts in an answer": (THOUGHTS, [ASKED, THINKING], "the whole of message 2, of the assistant"),
+    "thoughts but the last": (LAST_THOUGHT, [ASKED, REASONED, ASKED, REASONED], "'reasoning_content' of message 2"),
+    "a name": (CHATML, [{**ASKED, "name": "Bob"}, ANSWER], "'name' of message 1"),
+    "half a question": (
+        CHATML.replace("message.content", "message.content[:10]"),
+        [ASKED, ANSWER],
+        "message 1, of the user",
+    ),
+}
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_template_leaves_out_is_refused(name: str, tmp_path: Path) -> None:
@@ -75,6 +99,35 @@ def test_a_tool_that_nobody_tells_is_refused(tmp_path: Path) -> None:
         "forecast"
         in written(tmp_path / "b", CHATML, [{**TOLD, "content": "you have forecast"}, ASKED, ANSWER], tool)[0]
     )
+
+
+def test_a_name_said_elsewhere_is_no_tool(tmp_path: Path) -> None:
+    """Bug: the name of a tool in a question was taken for its description."""
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    with pytest.raises(Refused, match="row 7: the chat template does not write the tool 'weather'"):
+        written(tmp_path, CHATML, [ASKED, ANSWER], tool)
+
+
+def test_thoughts_of_answers_that_are_not_learned_may_go(tmp_path: Path) -> None:
+    """A template that writes only the last thoughts asks the model without the earlier ones, and so does training."""
+    spec = chat_spec(tmp_path, LAST_THOUGHT)
+    chat = Chat((ASKED, REASONED, ASKED, REASONED), unweighted=frozenset({1}))
+    tokenizer, example = open_tokenizer(spec), Example(location="row 7", content=chat, label=None)
+    trained = tokenizer.decode(SequenceEncoder(tokenizer, spec, loss_on_all=False).encode(example).ids)
+    assert trained.count("whyno") == 1 and "Qx" not in trained
+    asked = Chat((ASKED, THINKING, ASKED))
+    prompt_ids(open_tokenizer(chat_spec(tmp_path, THOUGHTS)), Example(location="row 7", content=asked, label=None))
+
+
+def test_texts_that_a_template_looks_into_are_taken(tmp_path: Path) -> None:
+    """Templates ask how a message begins and split it at tags; our words change neither."""
+    looking = CHATML.replace(
+        "{{ message.content }}",
+        "{% if message.content.startswith('<think>') %}<think>{{ message.content.split('<think>')[1] }}"
+        "{% elif message.content.startswith('w') %}w{{ message.content[1:] }}"
+        "{% else %}{{ message.content }}{% endif %}",
+    )
+    assert "<think>why</think>no" in written(tmp_path, looking, [{**ASKED, "content": "what"}, THINKING])[0]
 
 
 def test_what_is_written_otherwise_is_taken(tmp_path: Path) -> None:
