@@ -78,7 +78,7 @@ DISCOVER = StageSpec(
 )
 PREPARE = StageSpec(
     name="prepare",
-    version=2,
+    version=3,
     module="stages.prepare",
     config=("model", "data"),
     outputs=("model", "data"),
