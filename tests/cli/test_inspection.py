@@ -44,13 +44,15 @@ def test_a_list_of_many_runs_parses_only_what_it_shows(
     call: Call, many: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 1,000 runs the 50 newest are listed, with the number of the others; only these 50 records are parsed."""
-    real, parsed = json_io.parse, []
+    real, parsed = json_io.parse_plain, []
 
-    def parse(kind: type[Any], source: str | bytes, owner: str) -> Any:
+    def parse(source: bytes, owner: str) -> Any:
         parsed.append(owner)
-        return real(kind, source, owner)
+        return real(source, owner)
 
-    monkeypatch.setattr(json_io, "parse", parse)  # replaced: counts the records that are parsed, which no output shows
+    monkeypatch.setattr(
+        json_io, "parse_plain", parse
+    )  # replaced: counts the records that are parsed, which no output shows
     shown = call("runs").stdout
     assert shown.count("small-") == 50 and "small-0999" in shown and "small-0949" not in shown
     assert shown.splitlines()[-1] == "and 950 more; --limit 0 lists all"

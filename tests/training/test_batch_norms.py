@@ -24,6 +24,7 @@ from fleetune.planning.revision import heavy, light
 from fleetune.profiling.profile import profile
 from fleetune.training.coordinator import train
 from tests.support.profiling.instances import Scripted, profiling_task
+from tests.support.training.decay import trainer_groups
 from tests.support.training.model_families import BY_NAME, IMAGE, data_request
 from tests.support.training.runs import Prepared, final_state, plan, prepared, training_task
 
@@ -70,7 +71,7 @@ def problem(ready: Prepared) -> Problem:
 def control(source: Path, ready: Prepared) -> dict[str, torch.Tensor]:
     """Weights and running statistics after a plain loop of the same batches."""
     model = ResNetForImageClassification.from_pretrained(source).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=TRAINING.learning_rate, weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(trainer_groups(model, TRAINING), lr=TRAINING.learning_rate, fused=True)
     data = PreparedData(ready.folders.data)
     for round in range(TRAINING.rounds):
         rows = data.rows("train", batch_indices(data.size("train"), 24, SEED, round))
