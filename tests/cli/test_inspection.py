@@ -50,9 +50,8 @@ def test_a_list_of_many_runs_parses_only_what_it_shows(
         parsed.append(owner)
         return real(source, owner)
 
-    monkeypatch.setattr(
-        json_io, "parse_plain", parse
-    )  # replaced: counts the records that are parsed, which no output shows
+    # replaced: counts the records that are parsed, which no output shows
+    monkeypatch.setattr(json_io, "parse_plain", parse)
     shown = call("runs").stdout
     assert shown.count("small-") == 50 and "small-0999" in shown and "small-0949" not in shown
     assert shown.splitlines()[-1] == "and 950 more; --limit 0 lists all"
