@@ -40,6 +40,7 @@ HEAD_ENDS = "</head>"
 RULES = (
     "form div:has(> .group > fieldset) {"
     " display: grid; grid-template-columns: repeat(auto-fill, minmax(min(22rem, 100%), 1fr)); align-items: start; }"
+    # Prefect's login is known by its placeholder alone; its field has no label, and its words tell of another user.
     " form:has(input[placeholder='admin:pass'])::after {"
     " content: 'Paste all that fleetune up tells as Login: fleetune:\\2026'; font-size: 0.875rem; }"
 )
