@@ -1,10 +1,9 @@
 """Fine-tune a foundation model across uneven machines.
 
-Layers, each of which may import those before it: errors, formatting, arrays, wall_clock,
-library_sources and exposed_folders; contracts, filesystem, jit
-and linux; program; clock; checks, models, codecs, data, launching, drawing, store, links, monitoring and recovery;
-preparation and solving; one package for each other stage. The import-linter contracts in pyproject.toml enforce this
-order.
+Layers, each of which may import those before it: errors, formatting, arrays, wall_clock, library_sources and
+exposed_folders; contracts, filesystem, jit and linux; program; clock; checks, models, codecs, data, launching, drawing,
+store, links, monitoring and recovery; preparation and solving; one package for each other stage. The import-linter
+contracts in pyproject.toml enforce this order.
 
 In notebooks and scripts, `fleetune.plan` and `fleetune.train` run the pipeline; they are those of `flows/notebook.py`.
 """
