@@ -35,7 +35,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(engine: Any, tmp_p
         remove=True,
     )
     seen = json.loads(output.splitlines()[-1])
-    assert "checkpoints/round-000008: this checkpoint could not be written" in seen["said"]
+    assert "/round-000008: this checkpoint could not be written" in seen["said"], seen["said"]
     assert re.search(r"make room on that disk \([\d.]+ .?B free of 67\.1 MB\) and run again", seen["said"]), seen[
         "said"
     ]

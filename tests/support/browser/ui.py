@@ -60,8 +60,9 @@ class Ui:
         deployments.click()
         self.main.get_by_role("link", name=name, exact=True).first.click()
         expect(self.page.get_by_role("tab", name="Runs")).to_be_visible()
-        if not self._comes(self.button("Schedule")):  # what lists the schedules, after a request that has failed
-            self._load(self.page.url, self.button("Schedule"))
+        lists = self.button("Schedule").first  # there are two for a moment, of a narrow window and of a wide one
+        if not self._comes(lists):  # a request has failed
+            self._load(self.page.url, lists)
 
     def open_form(self, name: str = "finetune") -> None:
         """Go to the form of a deployment."""

@@ -38,7 +38,8 @@ def main() -> None:
         run_without_prefect(run())
     except TryAgain as error:
         said = str(error)
-    left = sorted(str(path.relative_to(path.parents[1])) for path in root.glob("work/*/checkpoints/*/*"))
+    places = [path for kind in ("checkpoints/*/*", "saving/*/*/*") for path in root.glob(f"work/*/{kind}")]
+    left = sorted(str(path.relative_to(path.parents[1])) for path in places)
     filler.write_bytes(b"")
     again = run_without_prefect(run())
     print(json.dumps({"said": said, "left": left, "why": again.stage("train").why}))  # noqa: T201

@@ -31,8 +31,9 @@ def modules() -> list[str]:
 
 def main() -> None:
     """Use all of them."""
-    prefect_server.check_configured_server()
-    prefect_server.ensure(Path(sys.argv[1]))
+    home = Path(sys.argv[1])
+    prefect_server.check_configured_server(home)
+    prefect_server.ensure(home)
     for module in modules():
         if not module.startswith("_") and module not in WITHOUT_MODULE:
             importlib.import_module(module)

@@ -3,17 +3,13 @@
 import re
 import urllib.error
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from fleetune.errors import FleetuneError, Refused, TryAgain
-from flows.prefect_server import DATABASE
-from flows.service import control
 from flows.service.database import check_database
-from flows.service_files import ServiceFiles
 from tests.support.flows.service.client import ServiceClient
 from tests.support.flows.service.postgres.cluster import Cluster
 
@@ -47,14 +43,12 @@ def test_runs_of_a_service_on_postgres(cluster: Cluster, on_postgres: ServiceCli
     assert files and not [path for path in files if cluster.password.encode() in path.read_bytes()]
 
 
-def test_a_database_is_one_stores(on_postgres: ServiceClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_is_one_stores(on_postgres: ServiceClient, tmp_path: Path) -> None:
     """The service of another store would end this one's live runs as crashed: it is refused, with this store's name."""
-    monkeypatch.setenv(DATABASE, on_postgres.environment[DATABASE])
-    other = ServiceFiles(tmp_path / "other")
-    with other.lock():
-        other.write(its := replace(on_postgres.record, root=str(tmp_path / "other"), identity=""))
-        with pytest.raises(Refused, match=rf"is that of the store {re.escape(str(on_postgres.root))} on .* of its own"):
-            control.register_again(other, its, print)
+    other = ServiceClient(tmp_path / "other", **on_postgres.environment)
+    said = other.command("up", "--port", str(other.free_port()), code=64).stderr
+    assert re.search(rf"is that of the store {re.escape(str(on_postgres.root))} on .* of its own", said), said
+    assert not other.files.starting()
 
 
 def test_up_says_what_is_wrong_with_a_database(cluster: Cluster, tmp_path: Path) -> None:
