@@ -29,6 +29,8 @@ gc.set_threshold(100_000, 50, 100)
 
 # An example that a busy machine takes from the processor for 200 ms is no fault of what it tests.
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A change must pass what its like passed: what is drawn anew, in test-all, finds faults that a change did not bring.
+settings.register_profile("same examples", settings.get_profile("any pace"), derandomize=True, database=None)
 settings.load_profile("any pace")
 
 
@@ -46,9 +48,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Hear Ctrl-C even if started in a shell's background, where it is ignored: children inherit that, and some tests
-    send it to them. Show a run as its options say."""
+    send it to them. Draw examples, and show a run, as its options say."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--first-tier"):
+        settings.load_profile("same examples")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and config.getoption("--whole-run") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(WholeRun(reporter), "whole-run")
