@@ -16,9 +16,10 @@ demo: $(STAMP)
 	$(BIN)/fleetune run configs/runs/demo.yaml
 
 # What every change must pass: lint, types, rules of imports, and all tests but those that tests/tiers.toml leaves to
-# test-all; with SINCE=COMMIT also those of them that have changed since then. The last lines say what ran, what was left
-# out, why, and how to run it. Property tests draw the same examples each time, and others in test-all. FLEETUNE_ENGINE_TESTS=required makes it a failure to leave out tests of containers; so do
-# FLEETUNE_BROWSER_TESTS, FLEETUNE_POSTGRES_TESTS and FLEETUNE_CUDA_TESTS for those with a browser, Postgres or a GPU.
+# test-all; with SINCE=COMMIT also those of them that have changed since then. The last lines say what ran, what was
+# left out, why, and how to run it. Property tests draw the same examples each time, and others in test-all.
+# FLEETUNE_ENGINE_TESTS=required makes it a failure to leave out tests of containers; so do FLEETUNE_BROWSER_TESTS,
+# FLEETUNE_POSTGRES_TESTS and FLEETUNE_CUDA_TESTS for those with a browser, Postgres or a GPU.
 test: $(STAMP)
 	$(if $(SINCE),$(PYTEST) -m measures tests/engine --first-tier --changed-since $(SINCE))
 	$(WHOLE) --first-tier $(if $(SINCE),--changed-since $(SINCE))
