@@ -6,6 +6,7 @@ measured comes first, lest one process be left alone with it.
 """
 
 import gc
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fleetune.launching.job import SPIN_COUNT
 from tests.support import left_out
 from tests.support.left_out import LeftOut
 from tests.support.tiers import Tiers, changed_since, read_rules
@@ -48,7 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Hear Ctrl-C even if started in a shell's background, where it is ignored: children inherit that, and some tests
-    send it to them. Draw examples, and show a run, as its options say."""
+    send it to them. Draw examples, and show a run, as its options say. Threads of torch leave a busy core soon."""
+    os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # as in workers; read when torch is imported
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--first-tier"):
