@@ -132,8 +132,8 @@ def test_two_threads_train_bit_by_bit_as_the_unsplit_model_on_two(tmp_path: Path
 
     With as many threads as the control all bits agree, since threads change only the order of additions.
     """
-    ready = prepared(model_request(MINILM, dropout=True, precision="float64"), data_request(MINILM, tmp_path), tmp_path)
-    training = request(rounds=2)
+    ready = prepared(model_request(MINILM, dropout=True), data_request(MINILM, tmp_path), tmp_path)
+    training = request(MINILM)
     torch.set_num_threads(2)
     run = cut_run(ready, plan(ready.units, [], [[8]]), training, tmp_path, threads=2)
     assert beside_control(ready, run, training, WHOLE).bitwise
