@@ -222,7 +222,17 @@ def _sample_label(location: str, column: str, values: Any, task: str) -> SampleL
             column=column,
             separator=SEPARATOR,
         )
-    return tuple(dict.fromkeys(_label(location, column, each) for each in found))
+    labels = tuple(_label(location, column, each) for each in found)
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise Told(
+            "{location}: column {column!r} names label {!r} twice; give the labels that it has, each once, not 0 or 1 "
+            "for each that there is",
+            twice,
+            location=location,
+            column=column,
+        )
+    return labels
 
 
 def _listed(location: str, column: str, text: str) -> list[Any]:
@@ -314,9 +324,11 @@ class Survey:
 def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress) -> Survey:
     """Read and validate every row once; Refused on the first bad row, and if there is no row."""
     keys, labels, label_indices, shape = array("Q"), dict[RawLabel, int](), array("q"), (0, 0)
+    hot = True
     for example in _all_examples(tables, source, spec):
         keys.append(_content_key(example))
         if isinstance(example.label, tuple):
+            hot = hot and set(map(str, example.label)) == {"0", "1"}
             for each in example.label:
                 labels.setdefault(each, len(labels))
         elif isinstance(example.label, str | int):
@@ -327,6 +339,13 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
             progress("reading data", len(keys), len(keys), "samples")
     if not keys:
         raise Told("{}: no samples in it; give at least one row", tables[0].name)
+    if labels and not label_indices and hot:  # lists of more numbers have one twice
+        raise Told(
+            "{}: each row has the labels 0 and 1 in column {column!r}, as if they said which of two it has; give the "
+            "labels that it has",
+            tables[0].name,
+            column=source.label_column,
+        )
     return Survey(
         content_keys=np.frombuffer(keys, dtype=np.uint64),
         labels=tuple(labels),

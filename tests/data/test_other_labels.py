@@ -45,8 +45,8 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
 
 
 def test_several_labels_are_lists_or_texts(tmp_path: Path) -> None:
-    """A sample has each label once or none at all; a text has them between bars, or is a list in JSON."""
-    data = made(tmp_path, SEVERAL, [["b", "a"], ["a", "a"], [], "a|b", "b", '["c"]', "", ["c", "a"]])
+    """A sample has some labels or none at all; a text has them between bars, or is a list in JSON."""
+    data = made(tmp_path, SEVERAL, [["b", "a"], ["a"], [], "a|b", "b", '["c"]', "", ["c", "a"]])
     assert data.labels == ("a", "b", "c")
     found = sorted("".join(n for n, has in zip("abc", row, strict=True) if has) for row in of_all(data))
     assert found == sorted(["ab", "a", "", "ab", "b", "c", "", "ac"])
@@ -81,6 +81,11 @@ def test_one_label_that_a_sample_has_or_not(tmp_path: Path) -> None:
         (SEVERAL, [[], []], "no row has a label in column 'label'; give some of them one"),
         (SEVERAL, [3, ["a"]], r"line 1: column 'label' holds int; give a list of labels, or a text such as a\|b"),
         (SEVERAL, [["a"], [1.5]], "line 2: label 1.5 in column 'label' is a fraction"),
+        (SEVERAL, [["a"], ["b", "a", "b"]], "line 2: column 'label' names label 'b' twice; give the labels"),
+        (SEVERAL, [[0, 1, 0], [1, 1, 0]], "line 1: column 'label' names label 0 twice; .*, not 0 or 1 for each"),
+        (SEVERAL, [[0.0, 1.0], [1.0, 1.0]], "line 2: column 'label' names label 1 twice"),
+        (SEVERAL, ["1|0", "[1, 0, 1]"], "line 2: column 'label' names label 1 twice"),
+        (SEVERAL, [[1, 0], [0, 1]], "each row has the labels 0 and 1 in column 'label', as if they said which of two"),
         (SEVERAL, [["a"], [2]], "mixes strings and whole numbers; spell all labels alike"),
     ],
 )
