@@ -118,9 +118,18 @@ def own_tokenizer(spec: InputSpec) -> Any:
 
 
 def for_training(tokenizer: Any, spec: InputSpec) -> Any:
-    """The tokenizer, which from now on pads on the right, by a token that it has."""
+    """The tokenizer, which from now on pads on the right, by a token that it and the model have."""
     tokenizer.padding_side = "right"
-    return with_padding(tokenizer, spec)
+    padding = with_padding(tokenizer, spec).pad_token_id
+    if spec.vocab_size is not None and padding >= spec.vocab_size:
+        raise Told(
+            "data: the tokenizer pads with token {padding}, but the model's vocab_size is {vocab_size}; give the "
+            "tokenizer a pad_token that the model has, or set model.config.vocab_size to at least {least}",
+            padding=padding,
+            vocab_size=spec.vocab_size,
+            least=padding + 1,
+        )
+    return tokenizer
 
 
 def with_padding(tokenizer: Any, spec: InputSpec) -> Any:

