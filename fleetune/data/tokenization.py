@@ -40,7 +40,7 @@ class TextEncoder:
     spec: InputSpec
     classes: LabelMapping
     cut: list[str] = field(default_factory=list)
-    """Locations of the texts that were longer. Empty with a tokenizer in Python alone, which does not tell."""
+    """Locations of the texts that were longer."""
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """Describe the arrays that hold `samples` samples."""
@@ -171,7 +171,12 @@ def encode(tokenizer: Any, texts: list[str], length: int, *, target: bool = Fals
     texts = [without_marks(text, marks) for text in texts]
     given = {"text_target" if target else "text": texts}
     found = tokenizer(**given, padding="max_length", truncation=True, max_length=length, return_attention_mask=True)
-    longer = [number for number, one in enumerate(found.encodings or ()) if one.overflowing]
+    if found.encodings is None:  # a tokenizer in Python alone does not tell
+        longer = [
+            number for number, ids in enumerate(tokenizer(**given, verbose=False)["input_ids"]) if len(ids) > length
+        ]
+    else:
+        longer = [number for number, one in enumerate(found.encodings) if one.overflowing]
     return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["attention_mask"], dtype=np.int64), longer
 
 

