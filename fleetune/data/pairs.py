@@ -1,7 +1,9 @@
 """Pairs of texts for seq2seq: one that the encoder reads, and one that the decoder writes."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from fleetune.data.dialogues import Completion
 from fleetune.data.examples import Example
 from fleetune.data.prepared_data import DECODER_IDS, IDS, LABELS, MASK, Array, ArrayInfo
 from fleetune.data.public_words import Told
-from fleetune.data.tokenization import TOKENIZER_CONFIG, Ids, check_ids, encode
+from fleetune.data.tokenization import TOKENIZER_CONFIG, Ids, check_ids, encode, end_token_id
 
 LANGUAGES = ("src_lang", "tgt_lang")
 """What a tokenizer of many languages, such as NLLB's, has for those of a pair."""
@@ -42,14 +44,42 @@ class PairEncoder:
         """Return the rows of a chunk by array name."""
         pairs = [_pair(example) for example in chunk]
         ids, mask, longer = encode(self.tokenizer, [pair.prompt for pair in pairs], self.length)
-        targets, written, more = encode(
-            self.tokenizer, [pair.completion for pair in pairs], self.target_length, target=True
-        )
+        targets, written, more = self._targets([pair.completion for pair in pairs])
         check_ids(ids, self.spec)
         check_ids(targets, self.spec)
         self.cut.extend(chunk[row].location for row in sorted({*longer, *more}))
         labels = np.where(written == 1, targets, IGNORE_INDEX)
         return {IDS: ids, MASK: mask, DECODER_IDS: self._shifted(targets), LABELS: labels}
+
+    def notes(self, total: int) -> Iterator[str]:
+        """Sentences on pairs that are cut, of `total`, and on targets that do not end."""
+        if self.cut:
+            yield (
+                f"{len(self.cut)} of {total} pairs have a text longer than max_length {self.length} or a target "
+                f"longer than target_length {self.target_length}, and are cut"
+            )
+        if end_token_id(self.tokenizer) is None:
+            yield "the tokenizer has no token to end targets, so the model does not learn to stop; give it an eos_token"
+
+    def _targets(self, texts: list[str]) -> tuple[Ids, Ids, list[int]]:
+        """`encode` for the decoder: whole targets end with the end token, also where the tokenizer puts none there, and
+        do not begin with the start token, which the decoder reads before them."""
+        marked = self._around_targets
+        begun = int(marked[:1] == [self.spec.decoder_start_token_id])
+        ids, mask, longer = encode(self.tokenizer, texts, self.target_length + begun, target=True)
+        ids, mask = ids[:, begun:], mask[:, begun:]
+        end = end_token_id(self.tokenizer)
+        if end is None or end in marked[begun:]:
+            return ids, mask, longer
+        for row, tokens in enumerate(mask.sum(axis=1)):
+            if row not in longer and tokens < self.target_length and ids[row, tokens - 1] != end:
+                ids[row, tokens], mask[row, tokens] = end, 1
+        return ids, mask, longer
+
+    @cached_property
+    def _around_targets(self) -> list[int]:
+        """Tokens of a short target, the tokenizer's own before and after it included."""
+        return list(self.tokenizer(text_target="a", verbose=False)["input_ids"])
 
     def __post_init__(self) -> None:
         """Refuse a tokenizer of many languages that nobody has told which two the texts are in."""

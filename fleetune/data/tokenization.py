@@ -59,6 +59,11 @@ class TextEncoder:
             return {IDS: ids, MASK: mask, LABELS: causal_labels(ids, mask)}
         return {IDS: ids, MASK: mask, LABELS: label_array(chunk, self.spec.task, self.classes)}
 
+    def notes(self, total: int) -> Iterator[str]:
+        """A sentence if some of `total` texts are longer than the model is to see them."""
+        if self.cut:
+            yield f"{len(self.cut)} of {total} texts are longer than max_length {self.length} and are cut"
+
 
 def token_arrays(
     samples: int, length: int, labels: ArrayInfo | None = None, packed: bool = False

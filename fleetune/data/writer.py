@@ -163,7 +163,7 @@ def _write_samples(job: Job) -> Written:
     surveys = survey(job)
     classes = _label_mapping(job, surveys)
     tokenizer = saved_tokenizer(job) if spec.is_text else None
-    encoder: Encoder = (
+    encoder = (
         _text_encoder(job, tokenizer, classes)
         if spec.is_text
         else ImageEncoder(
@@ -187,7 +187,7 @@ def _write_samples(job: Job) -> Written:
         notes=(
             *classes.notes,
             *unread_dialogues(job),
-            *_cut_note(job, encoder, sum(map(len, rows_by_split.values()))),
+            *(() if isinstance(encoder, ImageEncoder) else encoder.notes(sum(map(len, rows_by_split.values())))),
             *_training_notes(job, classes, surveys, rows_by_split, arrays),
         ),
         label_ids=classes.ids_by_name,
@@ -204,18 +204,6 @@ def _text_encoder(job: Job, tokenizer: Any, classes: LabelMapping) -> TextEncode
     if spec.task != "causal-lm":
         check_length(tokenizer, "max_length", request.max_length)
     return TextEncoder(tokenizer=tokenizer, length=request.max_length, spec=spec, classes=classes)
-
-
-def _cut_note(job: Job, encoder: Encoder, total: int) -> Iterator[str]:
-    """A sentence if texts are longer than the model is to see them."""
-    if isinstance(encoder, TextEncoder) and encoder.cut:
-        length = job.request.max_length
-        yield f"{len(encoder.cut)} of {total} texts are longer than max_length {length} and are cut"
-    if isinstance(encoder, PairEncoder) and encoder.cut:
-        yield (
-            f"{len(encoder.cut)} of {total} pairs have a text longer than max_length {encoder.length} or a target "
-            f"longer than target_length {encoder.target_length}, and are cut"
-        )
 
 
 def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
