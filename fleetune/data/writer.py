@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fleetune.contracts import json_io
-from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number, predicts_tokens
@@ -32,6 +32,7 @@ from fleetune.data.pairs import PairEncoder
 from fleetune.data.prepared_data import (
     IMAGE_PROCESSOR,
     INFO,
+    LABELS,
     Array,
     ArrayInfo,
     DataInfo,
@@ -180,6 +181,9 @@ def _write_samples(job: Job) -> Written:
     )
     arrays = {split.name: create_arrays(job.folder, split) for split in splits}
     _write_rows(job, encoder, rows_by_split, arrays)
+    untaught: list[str] = []
+    if predicts_tokens(spec.task):
+        splits, untaught = _without_untaught(job, encoder, splits, arrays)
     return Written(
         labels=classes.names,
         splits=splits,
@@ -188,6 +192,7 @@ def _write_samples(job: Job) -> Written:
             *classes.notes,
             *unread_dialogues(job),
             *(() if isinstance(encoder, ImageEncoder) else encoder.notes(sum(map(len, rows_by_split.values())))),
+            *untaught,
             *_training_notes(job, classes, surveys, rows_by_split, arrays),
         ),
         label_ids=classes.ids_by_name,
@@ -282,6 +287,39 @@ def _write_rows(
     for split in rows_by_split:
         for array in arrays[split].values():
             array.flush()  # type: ignore[attr-defined]  # a memmap
+
+
+def _without_untaught(
+    job: Job, encoder: Encoder, splits: tuple[SplitInfo, ...], arrays: dict[str, dict[str, Array]]
+) -> tuple[tuple[SplitInfo, ...], list[str]]:
+    """Splits whose arrays are written anew without the samples that hold no token to learn, and sentences that count
+    them; Refused: no other is left."""
+    first = int(job.spec.task != SEQ2SEQ)  # nothing comes before the first token of a text
+    kept, notes = [], []
+    for split in splits:
+        labels = arrays[split.name][LABELS]
+        blocks = (labels[row : row + CHUNK_SAMPLES, first:] for row in range(0, split.samples, CHUNK_SAMPLES))
+        taught = np.flatnonzero(np.concatenate([(block != IGNORE_INDEX).any(axis=1) for block in blocks]))
+        if not len(taught):
+            raise Told(
+                "data: no {split} sample has a token to learn, which is one after another; give longer texts, or a "
+                "tokenizer with an eos_token, which ends them",
+                split=split.name,
+            )
+        fewer = replace(split, samples=len(taught), arrays=encoder.arrays(len(taught)))
+        kept.append(fewer)
+        if fewer == split:
+            continue
+        notes.append(
+            f"{split.samples - len(taught)} of {split.samples} {split.name} samples are left out: no token to learn"
+        )
+        rows = {name: array[taught] for name, array in arrays[split.name].items()}
+        shutil.rmtree(job.folder / split.name)
+        arrays[split.name] = create_arrays(job.folder, fewer)
+        for name, array in arrays[split.name].items():
+            array[:] = rows[name]
+            array.flush()  # type: ignore[attr-defined]  # a memmap
+    return tuple(kept), notes
 
 
 def _chunks(items: Iterator[PlacedExample]) -> Iterator[list[PlacedExample]]:

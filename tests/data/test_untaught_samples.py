@@ -1,0 +1,46 @@
+"""Samples of texts that hold no token to learn are left out and told; a training has some that do."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
+from fleetune.data.tokenization import open_tokenizer
+from fleetune.errors import Refused
+from tests.support.data.samples import CAUSAL, json_lines, prepared, texts, whole
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> InputSpec:
+    """Requirements of a model whose tokenizer of bytes puts nothing around a text and has no end token."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = open_tokenizer(CAUSAL)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path / "t")
+    return InputSpec(task="causal-lm", tokenizer=tmp_path / "t", vocab_size=264)
+
+
+def test_texts_of_one_token_are_left_out(endless: InputSpec, tmp_path: Path) -> None:
+    """Bug: texts of one token, of which nothing is learned, were trained on without a word."""
+    source = json_lines(tmp_path / "r.jsonl", [{"text": "a" if n % 4 else f"text {n}"} for n in range(20)])
+    held_out = json_lines(tmp_path / "v.jsonl", [{"text": "b"}, {"text": "longer text"}])
+    data = prepared(tmp_path / "d", source, endless, validation=str(held_out))
+    assert {f"{lost} samples are left out: no token to learn" for lost in ("15 of 20 train", "1 of 2 test")} <= {
+        *data.info.notes
+    }
+    assert sorted(texts(data, "train")) == sorted(f"text {n}" for n in range(0, 20, 4))
+    assert texts(data, "test") == ["longer text"]
+    for split in ("train", "test"):
+        assert np.all((whole(data, split)["labels"][:, 1:] != IGNORE_INDEX).any(axis=1))
+
+
+def test_a_training_without_a_token_to_learn_is_refused(endless: InputSpec, tmp_path: Path) -> None:
+    """Bug: a run in which nothing was learned at all ended well."""
+    source = json_lines(tmp_path / "r.jsonl", [{"text": chr(97 + n)} for n in range(20)])
+    held_out = json_lines(tmp_path / "v.jsonl", [{"text": "longer text"}] * 3)
+    with pytest.raises(Refused, match=r"no train sample has a token to learn.*; give longer texts, or .* an eos_token"):
+        prepared(tmp_path / "d", source, endless, validation=str(held_out))
+    assert not (tmp_path / "d").exists()
