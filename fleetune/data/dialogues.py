@@ -30,6 +30,8 @@ UNLEARNED = {
     "chat_template_kwargs": "settings of the chat template, which are not used",
 }
 """Columns that change what trainers learn of a dialogue, and what they hold."""
+NO_ANSWER = frozenset({"role", "content", "name"})
+"""Keys of a message that say nothing where its content is empty; calls and thoughts do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,22 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
             assistant=ASSISTANT,
         )
     return chat
+
+
+def check_answers(location: str, dialogue: Dialogue) -> None:
+    """Refuse a chat of which an answer that carries loss says nothing; a chat that is only asked may have such."""
+    if isinstance(dialogue, Completion):
+        return
+    for number in dialogue.answers:
+        message = dialogue.messages[number]
+        if not message["content"].strip() and not any(message[key] for key in message.keys() - NO_ANSWER):
+            raise Told(
+                "{location}, message {number}: the {assistant} says nothing in it, which would be learned; fill it, "
+                'leave the row out, or give it "weight": 0',
+                location=location,
+                number=number + 1,
+                assistant=ASSISTANT,
+            )
 
 
 def _chat(location: str, values: Mapping[str, Any], format: str) -> Chat:

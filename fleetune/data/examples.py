@@ -22,6 +22,7 @@ from fleetune.data.dialogues import (
     Chat,
     Completion,
     Dialogue,
+    check_answers,
     has_pairs,
     read_dialogue,
     read_pair,
@@ -137,6 +138,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
             )
         if format is not None:
             dialogue = read_dialogue(location, values, format, source.loss_on == "all")
+            check_answers(location, dialogue)
             yield Example(location=location, content=dialogue, label=None)
             continue
         if spec.task == SEQ2SEQ:

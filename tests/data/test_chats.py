@@ -249,3 +249,41 @@ def test_a_template_that_never_ends_an_answer_is_told(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         data = prepared(folder / "d", source, chat_spec(folder / "t", template), max_length=64)
         assert any(said in note for note in data.info.notes) == told, template
+
+
+@pytest.mark.parametrize(
+    ("row", "number"),
+    [
+        ({"instruction": "Say it", "input": "", "output": ""}, 2),
+        ({"instruction": "Say it", "output": "  \n"}, 2),
+        ({"instruction": "Say it", "output": "it", "history": [["a", "b"], ["c", " "]]}, 4),
+        ({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "name": "x"}]}, 2),
+        ({"messages": [{"role": "assistant", "content": "\n"}, {"role": "user", "content": "hi"}, *ROUNDS[1:3]]}, 1),
+    ],
+)
+def test_an_answer_that_says_nothing_is_refused(row: dict[str, Any], number: int, tmp_path: Path) -> None:
+    """Bug: an empty answer was learned, so that the model answered with its end mark; an empty completion was not."""
+    source = json_lines(tmp_path / "r.jsonl", [row])
+    with pytest.raises(Refused, match=f"line 1, message {number}: the assistant says nothing in it.*; fill it, leave"):
+        prepared(tmp_path / "d", source, chat_spec(tmp_path / "t"))
+
+
+CALLING = CHATML.replace(
+    "{{ message.content", "{{ message.reasoning_content }}{{ message.tool_calls }}{{ message.content"
+)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"weight": 0},
+        {"reasoning_content": "a thought"},
+        {"tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
+    ],
+)
+def test_an_empty_answer_that_says_more_or_is_not_learned_is_taken(more: dict[str, Any], tmp_path: Path) -> None:
+    """Calls and thoughts are answers, too, and what carries no loss may be empty."""
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", **more}, *ROUNDS[1:3]]
+    source = json_lines(tmp_path / "r.jsonl", [{"messages": messages}] * 2 + chats(2))
+    spec = chat_spec(tmp_path / "t", CALLING)
+    assert prepared(tmp_path / "d", source, spec, max_length=128).size("train") == 3
