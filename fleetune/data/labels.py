@@ -21,6 +21,10 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 EXPONENT = re.compile(NUMBER.pattern + r"[eE][+-]?\d+", re.ASCII)
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
 """A whole number as a column of whole numbers or of floats has it."""
+MISSING = re.compile("nan|NaN|NAN|null|NULL|None|NA|N/A|<NA>")
+"""What programs write for a value that is not there."""
+UNKNOWN = "-1"
+"""What many data sets give rows that have no class."""
 MAX_LISTED = 5
 
 
@@ -50,6 +54,14 @@ def map_labels(
     spelled = spell_labels(found, source)
     union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
     _check_alike(table_name, column, union)
+    whole = [int(name) for name in union if is_whole_number(name)]
+    if UNKNOWN in union and UNKNOWN not in known and min(whole) == -1 and 0 in whole and len(whole) == len(union):
+        raise Told(
+            "{}: column {column!r} has label -1 beside those from 0, as of rows without a class; leave those rows out, "
+            "or give the classes names, or numbers from 0, if -1 is one",
+            table_name,
+            column=column,
+        )
     if least == 1 and not union:
         raise Told("{}: no row has a label in column {column!r}; give some of them one", table_name, column=column)
     if len(union) < least:
@@ -67,7 +79,7 @@ def map_labels(
         names=matched.names if matched else tuple(union),
         label_ids={label: ids[name] for label, name in spelled.items()},
         ids_by_name={str(name): number for name, number in ids.items()},
-        notes=(*(matched.notes if matched else ()), *_case_notes(union)),
+        notes=(*(matched.notes if matched else ()), *_case_notes(union), *_missing_notes(union)),
     )
 
 
@@ -104,6 +116,14 @@ def _case_notes(names: Iterable[str]) -> tuple[str, ...]:
         if other != name:
             return (f"labels {other!r} and {name!r} differ in capital letters alone and are two classes",)
     return ()
+
+
+def _missing_notes(names: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence that names a class which may be none; empty if there is none."""
+    named = [name for name in names if MISSING.fullmatch(name)]
+    return (
+        (f"label {named[0]!r} is a class like the others; if it stands for none, leave its rows out",) if named else ()
+    )
 
 
 def is_whole_number(name: str) -> bool:
@@ -161,6 +181,14 @@ def _numbered_name(label: RawLabel, source: DataSource, named: list[tuple[str, .
 def _sorted_names(found: frozenset[RawLabel], table_name: str, column: str) -> dict[RawLabel, str]:
     """label -> name, sorted; numerically if all labels are numbers. The number 1 and the text "1" are one class."""
     texts = [label for label in found if isinstance(label, str)]
+    missing = sorted(filter(MISSING.fullmatch, texts))
+    if missing and all(NUMBER.fullmatch(text) or EXPONENT.fullmatch(text) for text in set(texts) - {*missing}):
+        raise Told(
+            "{}: label {!r} in column {column!r}, among numbers, stands for none; fill it or leave its rows out",
+            table_name,
+            missing[0],
+            column=column,
+        )
     if 0 < len(texts) < len(found) and not all(map(NUMBER.fullmatch, texts)):
         raise Told(
             "{}: column {column!r} mixes strings and whole numbers; spell all labels alike",

@@ -1,0 +1,51 @@
+"""What stands for a label that is not there is no class: among numbers it is refused, among names it is told."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.data.prepared_data import PreparedData
+from fleetune.errors import Refused
+from tests.support.data.samples import json_lines, prepared
+
+
+def of(folder: Path, labels: Sequence[object], known: tuple[str, ...] = ()) -> PreparedData:
+    """Texts with these labels in turn, as JSON lines, for a model with these classes."""
+    rows = [{"text": f"text {n}", "label": labels[n % len(labels)]} for n in range(20)]
+    spec = InputSpec(task="sequence-classification", labels=known)
+    return prepared(folder / "d", json_lines(folder / "r.jsonl", rows), spec)
+
+
+@pytest.mark.parametrize("missing", ["nan", "NaN", "null", "None"])
+@pytest.mark.parametrize("numbers", [["0", "1"], ["0.0", "1.0"], [0, 1]])
+def test_a_missing_label_among_numbers_is_refused(missing: str, numbers: list[object], tmp_path: Path) -> None:
+    """Bug: what pandas and others write for a missing number was a class of its own, and made all labels names."""
+    with pytest.raises(Refused, match=f"label '{missing}' in column 'label', among numbers, stands for none; fill it"):
+        of(tmp_path, [*numbers, missing])
+
+
+def test_a_missing_label_among_names_is_told(tmp_path: Path) -> None:
+    """Among names it may be one."""
+    data = of(tmp_path, ["neg", "pos", "None"])
+    assert data.labels == ("None", "neg", "pos")
+    assert "label 'None' is a class like the others; if it stands for none, leave its rows out" in data.info.notes
+    (tmp_path / "e").mkdir()
+    assert not any("stands for none" in note for note in of(tmp_path / "e", ["neg", "pos", "none"]).info.notes)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, -1], ["0", "1", "2", "-1"], [-1, 0]])
+def test_minus_one_beside_zero_is_refused(labels: list[object], tmp_path: Path) -> None:
+    """Bug: -1, which SNLI gives rows without a class, was the first class and moved all others by one."""
+    with pytest.raises(
+        Refused, match="has label -1 beside those from 0, .*; leave those rows out, or give the classes"
+    ):
+        of(tmp_path, labels)
+
+
+def test_minus_one_is_a_class_where_it_says_so(tmp_path: Path) -> None:
+    """Signs without a zero, more negative numbers, and a model's own class of that name are classes."""
+    for number, (labels, known) in enumerate([([-1, 1], ()), ([-2, -1, 0, 1], ()), ([-1, 0], ("0", "-1"))]):
+        (tmp_path / str(number)).mkdir()
+        assert set(of(tmp_path / str(number), labels, known).labels) == set(map(str, labels))
