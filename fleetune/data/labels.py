@@ -156,7 +156,8 @@ def _numbered_name(label: RawLabel, source: DataSource, named: list[tuple[str, .
     """Name of a label that another table names by its number."""
     names = named[0]
     number = int(label) if re.fullmatch(r"0|[1-9]\d*", str(label), re.ASCII) else -1
-    if any(map(is_whole_number, names)) or not 0 <= number < len(names):
+    numbered = any(map(is_whole_number, names))  # then it may be meant as a name, too
+    if not 0 <= number < len(names) or (numbered and names[number] != str(label)):
         raise Told(
             "{}: label {!r} in column {column!r} is not one of the {} named ones ({}); spell all labels alike",
             source.train[0].name,
@@ -233,6 +234,13 @@ def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...]) -> Lab
     plain = list(map(composed, known))
     if set(names) <= set(plain):
         return LabelMapping(names=known, label_ids={label: plain.index(name) for label, name in spelled.items()})
+    folded, own = [name.casefold() for name in plain], {label: name.casefold() for label, name in spelled.items()}
+    if set(own.values()) <= set(folded) and len(set(folded)) == len(folded) and len(set(own.values())) == len(names):
+        return LabelMapping(
+            names=known,
+            label_ids={label: folded.index(name) for label, name in own.items()},
+            notes=(f"labels are the model's classes in other capital letters, and get its names: {shortlist(known)}",),
+        )
     whole = {label: int(name) for label, name in spelled.items() if re.fullmatch(r"0|[1-9]\d*", name, re.ASCII)}
     if len(whole) == len(spelled) and max(whole.values()) < len(known):
         meant = "" if unnamed else "labels are numbers and count as the model's own: "

@@ -38,6 +38,19 @@ def test_a_finished_classifier_keeps_its_order(known: tuple[str, ...], tmp_path:
     assert by_text(data) == {row["text"]: known.index(row["label"]) for row in FRUITS}
 
 
+def test_capital_letters_do_not_make_other_classes_of_the_models(tmp_path: Path) -> None:
+    """Bug: lower-case labels of a model that names its classes in capitals were sorted, which swapped its classes."""
+    known, labels = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT"), ("entailment", "neutral", "contradiction")
+    rows = [{"text": f"text {n}", "label": labels[n % 3]} for n in range(18)]
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), for_model(*known))
+    assert data.labels == known
+    assert by_text(data) == {row["text"]: known.index(str(row["label"]).upper()) for row in rows}
+    said = "labels are the model's classes in other capital letters, and get its names: CONTRADICTION, NEUTRAL"
+    assert data.info.notes[0].startswith(said)
+    twofold = prepared(tmp_path / "e", tmp_path / "r.jsonl", for_model("Neutral", "NEUTRAL", "entailment"))
+    assert "are not the classes of the model" in twofold.info.notes[0]
+
+
 def test_numbers_count_as_the_models_own(tmp_path: Path) -> None:
     """Integer labels are ids of the model's named classes, and a note says so."""
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", NUMBERED), for_model("no", "yes", "perhaps"))
@@ -166,6 +179,22 @@ def test_names_and_numbers_beside_a_file_that_names_its_classes(tmp_path: Path) 
     data = prepared(tmp_path / "d", "", files=(str(words), str(json_lines(tmp_path / "c.jsonl", rows)), str(named)))
     assert data.labels == ("pear", "apple")
     assert by_text(data) == {row["text"]: data.labels.index(row["label"]) for row in FRUITS}
+
+
+@pytest.mark.parametrize(("names", "meant"), [(("0", "1"), True), (("1", "2"), False)])
+def test_numbers_beside_a_file_whose_classes_are_called_by_numbers(
+    names: tuple[str, str], meant: bool, tmp_path: Path
+) -> None:
+    """Bug: beside classes called 0 and 1, the numbers 0 and 1 were refused; only where name and number differ, which
+    of them is meant is not known."""
+    named = numbered(tmp_path / "a.parquet", names, [{"text": f"t {n}", "label": names[n % 2]} for n in range(8)])
+    held = json_lines(tmp_path / "v.jsonl", [{"text": f"v {n}", "label": 1} for n in range(2)])
+    if not meant:
+        with pytest.raises(Refused, match=r"label 1 in column 'label' is not one of the 2 named ones \(1, 2\)"):
+            prepared(tmp_path / "d", named, validation=str(held))
+        return
+    data = prepared(tmp_path / "d", named, validation=str(held))
+    assert data.labels == names and whole(data, "test")["labels"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
