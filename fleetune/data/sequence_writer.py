@@ -17,6 +17,7 @@ from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
 from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
 from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays
+from fleetune.data.written_chats import DATE, TELLS_DATE
 
 REPORT_EVERY = 256
 AFTER_END = 3
@@ -64,16 +65,16 @@ def write_sequences(job: Job) -> Written:
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
     found: dict[str, list[TokenSequence | None]] = {name: [None] * len(rows) for name, rows in rows_by_split.items()}
     total = sum(map(len, found.values()))
-    chats, endless = False, ""
+    chats, told = False, list[str]()
     for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
         found[split][position] = sequence = encoder.encode(example)
         if not chats and split == TRAIN and isinstance(example.content, Chat):
-            chats, endless = True, _endless(tokenizer, example.content, sequence)
+            chats, told = True, [*_dated(tokenizer, example.content), *_endless(tokenizer, example.content, sequence)]
         if done % REPORT_EVERY == 0 or done == total:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = [*unread_dialogues(job), *_unread_columns(job), *filter(None, [endless])]
+    notes = [*unread_dialogues(job), *_unread_columns(job), *told]
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:
@@ -101,16 +102,21 @@ def write_sequences(job: Job) -> Written:
     )
 
 
-def _endless(tokenizer: Any, chat: Chat, sequence: TokenSequence) -> str:
-    """A sentence if no special token is learned at the end of a chat's last answer; else empty."""
+def _dated(tokenizer: Any, chat: Chat) -> Iterator[str]:
+    """A sentence if the chat template writes the date."""
+    if TELLS_DATE.search(tokenizer.get_chat_template(tools=list(chat.tools) or None)):
+        yield f"the chat template writes the date of the day, for which {DATE:%d %b %Y} stands in samples and prompts"
+
+
+def _endless(tokenizer: Any, chat: Chat, sequence: TokenSequence) -> Iterator[str]:
+    """A sentence if no special token is learned at the end of a chat's last answer."""
     learned = sequence.ids[sequence.labels != IGNORE_INDEX].tolist()
     ends = {end_token_id(tokenizer), *tokenizer.get_added_vocab().values()}
-    if chat.messages[-1]["role"] != ASSISTANT or ends & set(learned[-AFTER_END:]):
-        return ""
-    return (
-        "the chat template puts no special token at the end of the answers that are learned, so the model does not "
-        "learn to stop; name a template that does with data.chat_template"
-    )
+    if chat.messages[-1]["role"] == ASSISTANT and not ends & set(learned[-AFTER_END:]):
+        yield (
+            "the chat template puts no special token at the end of the answers that are learned, so the model does not "
+            "learn to stop; name a template that does with data.chat_template"
+        )
 
 
 def write_documents(job: Job) -> Written:

@@ -160,7 +160,7 @@ def with_chat_template(tokenizer: Any, path: Path | None) -> Any:
 def chat_template_text(path: Path) -> str:
     """Content of a chat template's file; Refused: it cannot be read, or is empty."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Told("data: chat_template {} cannot be read ({}); give a Jinja file", path, first_line(error)) from None
     if not text.strip():

@@ -11,7 +11,8 @@ from fleetune.data.examples import Example
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.evaluation.prompts import prompt_ids
-from tests.support.data.chat_samples import CHATML, chat_spec
+from tests.support.data.chat_samples import CHATML, chat_spec, chats
+from tests.support.data.samples import json_lines, prepared, texts
 
 ASKED = {"role": "user", "content": "rain? ask the weather"}
 CALLING = {
@@ -137,3 +138,27 @@ def test_what_is_written_otherwise_is_taken(tmp_path: Path) -> None:
     call = '{"name": "weather", "arguments": {"town": "Rome"}}<|im_end|>'
     for text in (trained, asked):
         assert call in text and '"no \\"rain\\""<|im_end|>' in text and "Qx" not in text
+
+
+def test_a_template_that_writes_the_date_writes_one(tmp_path: Path) -> None:
+    """Bug: with a template that writes the date, the same rows and seed gave other samples on another day."""
+    spec = chat_spec(tmp_path / "t", "{{ 'Today: ' + strftime_now('%d %b %Y') + '\n' }}" + CHATML)
+    source = json_lines(tmp_path / "r.jsonl", chats(6))
+    data = prepared(tmp_path / "d", source, spec, max_length=128)
+    assert all(text.startswith("Today: 26 Jul 2024\n") for text in texts(data, "train"))
+    said = "the chat template writes the date of the day, for which 26 Jul 2024 stands in samples and prompts"
+    assert said in data.info.notes
+    prompt = Chat(messages=({"role": "user", "content": "q"},))
+    ids = prompt_ids(open_tokenizer(spec), Example(location="row 1", content=prompt, label=None))
+    assert open_tokenizer(spec).decode(ids).startswith("Today: 26 Jul 2024\n")
+    plain = prepared(tmp_path / "e", source, chat_spec(tmp_path / "u"), max_length=128)
+    assert not any("date" in note for note in plain.info.notes)
+
+
+def test_a_byte_order_mark_before_a_template_is_no_part_of_it(tmp_path: Path) -> None:
+    """Bug: the mark that Windows puts before a file began each sample."""
+    file = tmp_path / "chatml.jinja"
+    file.write_bytes(b"\xef\xbb\xbf" + CHATML.encode())
+    source = json_lines(tmp_path / "r.jsonl", chats(6))
+    data = prepared(tmp_path / "d", source, chat_spec(tmp_path / "t", None), max_length=128, chat_template=str(file))
+    assert all(text.startswith("user") for text in texts(data, "train"))
