@@ -285,7 +285,7 @@ def _from_folder(folder: Path) -> Any:
     if not folder.is_dir():
         raise Told("{}: no tokenizer folder; give the folder of a saved tokenizer", folder)
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        found = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # each of a dozen parsers raises its own error types
         if not (folder / "tokenizer.json").exists() and any(folder.glob("*.model")) and not find_spec("sentencepiece"):
             raise Told(
@@ -295,6 +295,15 @@ def _from_folder(folder: Path) -> Any:
             ) from None
         reason = str(error).strip().split("\n", 1)[0][:200]
         raise Told("{}: the tokenizer cannot be loaded ({}); save it again", folder, reason) from None
+    dropout = getattr(found.backend_tokenizer.model, "dropout", None) if found.is_fast else None
+    if dropout:
+        raise Told(
+            "{}: its tokenizer.json leaves out merges at random (dropout {dropout:g}), so that a text has other tokens "
+            "each time; set dropout to null there",
+            folder,
+            dropout=dropout,
+        )
+    return found
 
 
 def end_token_id(tokenizer: Any) -> int | None:

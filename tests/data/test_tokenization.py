@@ -1,5 +1,6 @@
 """Tokenization with the model's own tokenizer and byte by byte."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,24 @@ def test_padding_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=said):
         prepared(tmp_path / "d", source, fewer, max_length=128)
     assert prepared(tmp_path / "e", source, replace(spec, vocab_size=len(tokenizer)), max_length=128).size("train")
+
+
+def test_merges_left_out_at_random_are_refused(tmp_path: Path) -> None:
+    """Bug: with a dropout in tokenizer.json the same rows and seed gave other tokens each time."""
+    tokenizer = open_tokenizer(CAUSAL)
+    tokenizer.save_pretrained(tmp_path / "t")
+    file = tmp_path / "t" / "tokenizer.json"
+    described = json.loads(file.read_text())
+    for dropout in (0.5, 0.0, None):
+        file.write_text(json.dumps({**described, "model": {**described["model"], "dropout": dropout}}))
+        spec = replace(CAUSAL, tokenizer=tmp_path / "t")
+        if not dropout:
+            open_tokenizer(spec)
+            continue
+        with pytest.raises(
+            Refused, match=r"leaves out merges at random \(dropout 0.5\), .*; set dropout to null there"
+        ):
+            open_tokenizer(spec)
 
 
 def test_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
