@@ -21,6 +21,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 EXPONENT = re.compile(NUMBER.pattern + r"[eE][+-]?\d+", re.ASCII)
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
 """A whole number as a column of whole numbers or of floats has it."""
+JOINT = re.compile(r"[,;/\s]+")
+"""What some files put between the labels of a row."""
 MISSING = re.compile("nan|NaN|NAN|null|NULL|None|NA|N/A|<NA>")
 """What programs write for a value that is not there."""
 UNKNOWN = "-1"
@@ -79,7 +81,7 @@ def map_labels(
         names=matched.names if matched else tuple(union),
         label_ids={label: ids[name] for label, name in spelled.items()},
         ids_by_name={str(name): number for name, number in ids.items()},
-        notes=(*(matched.notes if matched else ()), *_case_notes(union), *_missing_notes(union)),
+        notes=(*(matched.notes if matched else ()), *_case_notes(union), *_missing_notes(union), *_joined_notes(union)),
     )
 
 
@@ -123,6 +125,18 @@ def _missing_notes(names: Iterable[str]) -> tuple[str, ...]:
     named = [name for name in names if MISSING.fullmatch(name)]
     return (
         (f"label {named[0]!r} is a class like the others; if it stands for none, leave its rows out",) if named else ()
+    )
+
+
+def _joined_notes(names: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence that names a class whose name is made of others; empty if there is none."""
+    every = set(names)
+    joined = sorted(name for name in every if len(parts := JOINT.split(name)) > 1 and every.issuperset(parts))
+    if not joined:
+        return ()
+    return (
+        f"labels such as {joined[0]!r} are classes of their own beside those that they are made of; several labels of "
+        f"a row are a list, or a text such as {JOINT.sub('|', joined[0])}, and a task with multi-label in its name",
     )
 
 

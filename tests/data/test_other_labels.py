@@ -56,6 +56,18 @@ def test_several_labels_are_lists_or_texts(tmp_path: Path) -> None:
     assert {sample.label for sample in preview(data, 6).samples} <= {"a, b", "a", "none", "b", "c", "a, c"}
 
 
+@pytest.mark.parametrize("between", [",", ";", " ", "/", ", "])
+@pytest.mark.parametrize("spec", [SEVERAL, InputSpec(task="sequence-classification", vocab_size=264)])
+def test_labels_joined_by_another_sign_are_told(spec: InputSpec, between: str, tmp_path: Path) -> None:
+    """Bug: red,green was a class of its own beside red and green, without a word."""
+    data = made(tmp_path, spec, ["red", "green", f"red{between}green"] * 4)
+    assert any(f"'red{between}green' are classes of their own" in note for note in data.info.notes)
+    assert any("such as red|green, and a task with multi-label" in note for note in data.info.notes)
+    (tmp_path / "e").mkdir()
+    plain = made(tmp_path / "e", spec, ["red", f"red{between}brown", "green"] * 4)
+    assert not any("of their own" in note for note in plain.info.notes)
+
+
 @pytest.mark.parametrize("rows", [[["c"], ["b"], [], ["b"]], [["a"], [], [], ["a"]]])
 def test_labels_of_the_model_that_no_sample_has_keep_their_place(rows: list[list[str]], tmp_path: Path) -> None:
     """Bug: data with fewer labels than the model's gave an array as wide as theirs, or an error of indices."""
