@@ -30,6 +30,8 @@ UNLEARNED = {
     "chat_template_kwargs": "settings of the chat template, which are not used",
 }
 """Columns that change what trainers learn of a dialogue, and what they hold."""
+BESIDE_TEXTS = frozenset({SYSTEM, TOOLS, HISTORY, "text_pair", *FLAGS, *UNLEARNED})
+"""Columns to which formats give a meaning for what is learned, and that are not read where rows are texts or images."""
 NO_ANSWER = frozenset({"role", "content", "name"})
 """Keys of a message that say nothing where its content is empty; calls and thoughts do."""
 

@@ -135,8 +135,8 @@ def _joined_notes(names: Iterable[str]) -> tuple[str, ...]:
     if not joined:
         return ()
     return (
-        f"labels such as {joined[0]!r} are classes of their own beside those that they are made of; several labels of "
-        f"a row are a list, or a text such as {JOINT.sub('|', joined[0])}, and a task with multi-label in its name",
+        f"labels such as {joined[0]!r} are classes of their own beside those that they are made of; where a row has "
+        f"several labels, set model.task to a multi-label one and write {JOINT.sub('|', joined[0])}, or a list",
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.chat_tokens import SequenceEncoder
 from fleetune.data.examples import Example
 from fleetune.data.tokenization import open_tokenizer
@@ -135,3 +136,24 @@ def test_other_columns_are_told(tmp_path: Path) -> None:
     source = json_lines(tmp_path / "r.jsonl", [{"id": n, **row} for n, row in enumerate(chats(10))])
     data = prepared(tmp_path / "d", source, chat_spec(tmp_path / "t"), max_length=64)
     assert data.info.notes == ("rows have columns that are not read: id",)
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "unread"),
+    [
+        ("seq2seq", {"target": "c d", "weight": 0, "history": [["x", "y"]], "system": "s"}, "weight, history, system"),
+        ("causal-lm", {"weight": 0, "id": 1}, "weight"),
+        ("sequence-classification", {"label": 1, "text_pair": "b", "image": "a.png"}, "text_pair, image"),
+        ("sequence-regression", {"weight": 1, "id": 1}, ""),
+    ],
+)
+def test_columns_beside_texts_that_mean_something_elsewhere_are_told(
+    task: str, row: dict[str, Any], unread: str, tmp_path: Path
+) -> None:
+    """Bug: a weight, a history or a second sentence beside a text was passed over without a word."""
+    rows = [{"text": f"text {n}", **row, **({"label": n % 2} if "label" in row else {})} for n in range(8)]
+    spec = InputSpec(task=task, vocab_size=264, decoder_start_token_id=0)
+    column: dict[str, Any] = {"label_column": "weight"} if task == "sequence-regression" else {}
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), spec, **column)
+    said = [note for note in data.info.notes if "not read" in note]
+    assert said == ([f"rows have columns that are not read: {unread}"] if unread else [])

@@ -62,7 +62,7 @@ def test_labels_joined_by_another_sign_are_told(spec: InputSpec, between: str, t
     """Bug: red,green was a class of its own beside red and green, without a word."""
     data = made(tmp_path, spec, ["red", "green", f"red{between}green"] * 4)
     assert any(f"'red{between}green' are classes of their own" in note for note in data.info.notes)
-    assert any("such as red|green, and a task with multi-label" in note for note in data.info.notes)
+    assert any("set model.task to a multi-label one and write red|green, or a list" in note for note in data.info.notes)
     (tmp_path / "e").mkdir()
     plain = made(tmp_path / "e", spec, ["red", f"red{between}brown", "green"] * 4)
     assert not any("of their own" in note for note in plain.info.notes)
