@@ -9,8 +9,8 @@ answer lies is refused.
 
 import copy
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -58,6 +58,8 @@ class SequenceEncoder:
     tokenizer: Any
     spec: InputSpec
     loss_on_all: bool
+    joined: list[str] = field(default_factory=list)
+    """Locations of completions whose prompt's own tokens are not the first ones."""
 
     def encode(self, example: Example) -> TokenSequence:
         """Tokens of a sample, not truncated; Refused names the sample, or the tokenizer's lack of a template."""
@@ -67,6 +69,9 @@ class SequenceEncoder:
         elif isinstance(content, Completion):
             text = content.prompt + content.completion
             ids, carries = self._closed(example.location, text, (len(content.prompt), len(text)))
+            asked = self._asked(content.prompt)
+            if ids[: len(asked)] != asked:
+                self.joined.append(example.location)
         else:
             assert isinstance(content, str)
             ids, carries = self._closed(example.location, content, (0, len(content)))
@@ -74,6 +79,21 @@ class SequenceEncoder:
         taken = np.asarray(ids, dtype=np.int32)
         kept = np.ones(len(ids), dtype=bool) if self.loss_on_all else np.asarray(carries, dtype=bool)
         return TokenSequence(taken, np.where(kept, taken, IGNORE_INDEX).astype(np.int32))
+
+    def notes(self, total: int) -> Iterator[str]:
+        """A sentence if some of `total` samples are asked otherwise than they are trained."""
+        if self.joined:
+            yield (
+                f"in {len(self.joined)} of {total} samples a token joins the end of the prompt and the beginning of "
+                "the completion, and the model is asked with the prompt's own tokens; let prompts end without a space "
+                "and completions begin with it"
+            )
+
+    def _asked(self, prompt: str) -> list[int]:
+        """Tokens of a prompt as `fleetune.evaluation.prompts` asks with them."""
+        begun = prompt.removeprefix(own_marks(self.tokenizer)[0])
+        ids = list(self.tokenizer(begun, verbose=False)["input_ids"]) if prompt else []
+        return ids[:-1] if len(ids) > 1 and ids[-1] == end_token_id(self.tokenizer) else ids
 
     def _closed(self, location: str, text: str, span: Span) -> tuple[list[int], list[bool]]:
         """Tokens of a text with the tokenizer's own begin and end, and the end token if it adds none."""

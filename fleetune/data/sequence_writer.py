@@ -76,7 +76,7 @@ def write_sequences(job: Job) -> Written:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = [*unread_notes(job), *told]
+    notes = [*unread_notes(job), *told, *encoder.notes(total)]
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:
