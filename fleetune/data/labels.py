@@ -21,8 +21,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 EXPONENT = re.compile(NUMBER.pattern + r"[eE][+-]?\d+", re.ASCII)
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
 """A whole number as a column of whole numbers or of floats has it."""
-JOINT = re.compile(r"[,;/\s]+")
-"""What some files put between the labels of a row."""
+JOINT, SIGN = re.compile(r"[,;/\s]+"), re.compile("[,;/]")
+"""What some files put between the labels of a row, and those of it that names seldom hold."""
 MISSING = re.compile("nan|NaN|NAN|null|NULL|None|NA|N/A|<NA>")
 """What programs write for a value that is not there."""
 UNKNOWN = "-1"
@@ -81,7 +81,12 @@ def map_labels(
         names=matched.names if matched else tuple(union),
         label_ids={label: ids[name] for label, name in spelled.items()},
         ids_by_name={str(name): number for name, number in ids.items()},
-        notes=(*(matched.notes if matched else ()), *_case_notes(union), *_missing_notes(union), *_joined_notes(union)),
+        notes=(
+            *(matched.notes if matched else ()),
+            *_case_notes(union),
+            *_missing_notes(union),
+            *_joined_notes(union, several=least == 1),
+        ),
     )
 
 
@@ -128,10 +133,17 @@ def _missing_notes(names: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _joined_notes(names: Iterable[str]) -> tuple[str, ...]:
-    """Return a sentence that names a class whose name is made of others; empty if there is none."""
-    every = set(names)
-    joined = sorted(name for name in every if len(parts := JOINT.split(name)) > 1 and every.issuperset(parts))
+def _joined_notes(names: Iterable[str], several: bool) -> tuple[str, ...]:
+    """Return a sentence that names a class whose name is made of others; empty if there is none.
+
+    several: whether rows have several labels. Then one other label beside a comma tells enough.
+    """
+    every, joined = set(names), []
+    for name in sorted(every):
+        parts = JOINT.split(name)
+        hinted = several and not every.isdisjoint(parts) and SIGN.search(name) is not None
+        if len(parts) > 1 and (every.issuperset(parts) or hinted):
+            joined.append(name)
     if not joined:
         return ()
     return (
