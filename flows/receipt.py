@@ -116,7 +116,7 @@ def _artifacts(run: RunRecord) -> dict[str, str]:
 
 
 def _base(store: Store, run: RunRecord) -> Digests:
-    """The weight files of the base as they were loaded, and what was drawn or derived before training."""
+    """The files of the base as they were read, and what was drawn or derived before training."""
     model = _artifacts(run).get("model")
     if model is None:
         return {}
@@ -188,7 +188,7 @@ def _check_origin(name: str, store: Store, run: RunRecord, note: Callable[[str],
         except Refused as error:
             note(f"the base itself cannot be compared with the receipt ({error})")
         else:
-            check_base_files(request, store.folder("model", model))
+            check_base_files(request, store.folder("model", model), note)
     if name not in ("code", "config"):
         return
     plain = json_io.dump(without_place(run.config))

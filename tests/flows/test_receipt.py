@@ -87,6 +87,7 @@ def test_a_receipt_names_what_the_run_came_from_and_made(run: tuple[Path, Store,
     ("link", "said"),
     [
         ("base", "model.safetensors is not what the run was trained on"),
+        ("base", "config.json is not what the run was trained on"),
         ("data", "data artifact is corrupt"),
         ("code", "the key of stage prepare is not that of its record"),
         ("config", "stage prepare ran with another training.rounds"),
@@ -103,7 +104,9 @@ def test_the_first_link_that_breaks_is_named(run: tuple[Path, Store, RunRecord],
     root = folder / "runs"
     artifact = {"data": "data", "plans": "plan", "commits": "metrics", "weights": "checkpoint"}.get(link, link)
     if link == "base":
-        flip(folder / "base" / "model.safetensors")
+        name = said.partition(" ")[0]
+        with (folder / "base" / name).open("ab") as file:
+            file.write(b" ")
     elif link == "code":
         rewritten(root / "keys" / f"{record.stages[0].key}.json", '"package.torch": "1"', '"package.torch": "2"')
     elif link == "config":
