@@ -25,7 +25,9 @@ HOME, FOLDER, SUBMITTED = "prefect", "service", "submitted"
 USER = "fleetune"
 PAGES = "/store"
 """Path on the server under which the store's pages lie."""
-KEY_CHARACTERS = 32
+KEY_CHARACTERS, OPEN = 32, "open"
+"""Length of the key in addresses of the store's pages; what stands in its place while a service asks for no password.
+"""
 PRIVATE = 0o700
 
 
@@ -115,12 +117,26 @@ class ServiceFiles:
         return f"{USER}:{self.secret()}"
 
     def key(self) -> str:
-        """The key in addresses of the store's pages; it stays the same with another port and without a password."""
-        return hashlib.sha256(f"store:{self.login()}".encode()).hexdigest()[:KEY_CHARACTERS]
+        """The key in addresses of the store's pages: it follows from the login and `opened`, and from nothing else."""
+        return hashlib.sha256(f"store:{self.login()}:{self.opened()}".encode()).hexdigest()[:KEY_CHARACTERS]
 
-    def pages_path(self) -> str:
-        """Path of the store's pages on the server, for links."""
-        return f"{PAGES}/{self.key()}"
+    def opened(self) -> str:
+        """A mark of the last service without a password; empty for none. It is no secret."""
+        with suppress(FileNotFoundError):
+            return self._opened.read_text(encoding="ascii").strip()
+        return ""
+
+    def end_keys(self) -> None:
+        """Make every key invalid that there was: a service without a password shows all earlier links to everybody."""
+        write_durably(secrets.token_hex(8).encode(), self._opened)
+
+    @property
+    def _opened(self) -> Path:
+        return self.folder / "opened"
+
+    def pages_path(self, authenticated: bool) -> str:
+        """Path of the store's pages on the server, for links; without a password it tells no key."""
+        return f"{PAGES}/{self.key() if authenticated else OPEN}"
 
     def mark(self, url: str) -> str:
         """A mark by which a database's URL is known again and which tells nothing of its password; empty for none."""
