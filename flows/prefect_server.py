@@ -204,7 +204,7 @@ def ensure(home: Path) -> None:
     if service is not None:
         _connect(service, ServiceFiles(home.parent).auth_string(service), pause)
         return
-    with Lock(home / "start.lock", pause):  # the first start creates the database
+    with Lock(home / "start.lock", pause, brief=True):  # the first start creates the database
         os.environ["PREFECT_API_URL"] = start(home, pause)
     ignore_proxies()
 

@@ -9,6 +9,7 @@ import hmac
 import os
 import secrets
 import stat
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -173,7 +174,11 @@ def hold(local: Path, flow_run: str) -> Lock:
 
     It waits for another process of the same flow run, which Resume or Retry can follow before it has ended.
     """
-    return Lock(ServiceFiles(local).flow_run_lock(flow_run), _sleep).__enter__()
+    return Lock(ServiceFiles(local).flow_run_lock(flow_run), _sleep, _tell).__enter__()
+
+
+def _tell(holder: str) -> None:
+    sys.stderr.write(f"waits for {holder}\n")
 
 
 def _sleep(seconds: float) -> bool:
