@@ -4,6 +4,7 @@
 releases the lock even when the machine has lost its power.
 """
 
+import base64
 import hashlib
 import hmac
 import os
@@ -156,6 +157,11 @@ class ServiceFiles:
     def flow_run_lock(self, flow_run: str) -> Path:
         """The lock that the process of a flow run holds."""
         return self.folder / "flow-runs" / f"{flow_run}.lock"
+
+
+def basic_authorization(login: str) -> str:
+    """The header that says `USER:PASSWORD`, as Prefect's clients send it."""
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
 def make_home(home: Path) -> None:
