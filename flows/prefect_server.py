@@ -25,7 +25,7 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.library_sources import NOWHERE
 from fleetune.store import Lock
-from flows.service_files import ServiceFiles, ServiceRecord, basic_authorization, make_home
+from flows.service_files import ServiceFiles, ServiceRecord, basic_authorization, check_owner, make_home
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 VARIABLES = ("NO_PROXY", "no_proxy")
@@ -147,6 +147,7 @@ def check_configured_server(home: Path) -> None:
     Call it before Prefect is imported, as `ensure`. Refused or TryAgain when the server does not answer.
     """
     filesystem.check_home()  # Prefect asks for it while it is imported
+    check_owner(home)
     bypass_proxies_for_loopback(os.environ)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)

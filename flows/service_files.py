@@ -170,9 +170,31 @@ def make_home(home: Path) -> None:
     """
     home.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     home.mkdir(mode=PRIVATE, exist_ok=True)
-    found = home.stat()
-    if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != PRIVATE:
+    check_owner(home)
+    if stat.S_IMODE(home.stat().st_mode) != PRIVATE:
         home.chmod(PRIVATE)
+
+
+def check_owner(home: Path) -> None:
+    """Refuse Prefect's files in a store if somebody else has made or can replace them: the database names programs that
+    are run. `home` may not exist; a store that its group may write has been shared on purpose.
+    """
+    store, own = home.parent, os.getuid()
+    _check_owner(store, {own, 0})
+    for folder in (home, home / FOLDER):
+        _check_owner(folder, {own})
+        for path in folder.iterdir() if folder.is_dir() else ():
+            _check_owner(path, {own})
+    if store.is_dir() and store.stat().st_uid == own and store.stat().st_mode & stat.S_IWOTH:
+        take_away = "take that right away (chmod o-w), or give another --root"
+        raise Refused(f"{store}: every user of this machine can write it; {take_away}")
+
+
+def _check_owner(path: Path, owners: set[int]) -> None:
+    with suppress(FileNotFoundError):  # there is none, or a link to nothing
+        for found in (path.lstat(), path.stat()):
+            if found.st_uid not in owners:
+                raise Refused(f"{path}: it belongs to another user, who could change what is run; give another --root")
 
 
 def hold(local: Path, flow_run: str) -> Lock:
