@@ -12,17 +12,25 @@ from fleetune.data.tables import SUFFIXES
 
 MAX_LISTED = 5
 NO_SPLIT = ""
+OTHER_SUFFIXES = (
+    *(".json", ".ndjson", ".tsv", ".txt", ".feather", ".orc", ".avro", ".xlsx", ".xls"),
+    *(".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z"),
+)
+"""Files that may hold rows, and are not read in a folder."""
+DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
+"""Files of the `datasets` package that hold no rows."""
 
 
 def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Path, ...]]:
     """Data files by split name, in sorted order; if no file names a split, all files are `train`.
 
-    Raises Refused if `needs_train` and no file trains, if a file names two splits, and if some files name a split and
-    others none: nobody would notice that those are not read.
+    Raises Refused if `needs_train` and no file trains, if a file names two splits, if some files name a split and
+    others none, and if one that names a split cannot be read in a folder: nobody would notice that it is not read.
     """
     saved = _saved_to_disk(folder)
     if saved:
         return saved
+    _check_kinds(folder)
     files = data_files(folder)
     splits: dict[str, list[Path]] = {}
     for file in files:
@@ -59,11 +67,46 @@ def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
 
 def data_files(folder: Path) -> list[Path]:
     """Every file of a table in a folder and its subfolders, by name; not those that are hidden."""
-    return sorted(file for file in folder.rglob("*") if _is_data(file.relative_to(folder)) and file.is_file())
+    return _files(folder, tuple(SUFFIXES))
 
 
-def _is_data(relative: Path) -> bool:
-    return relative.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in relative.parts)
+def unread_file_notes(folder: Path) -> tuple[str, ...]:
+    """A sentence that names the files of a folder that may hold rows, and are not read; empty if there is none."""
+    others = [] if _saved_to_disk(folder) else _other_files(folder)
+    if not others:
+        return ()
+    return (
+        f"of the files of {folder.resolve().name}, those in {', '.join(SUFFIXES)} are read; not read: "
+        f"{_listed(folder, others)}",
+    )
+
+
+def _other_files(folder: Path) -> list[Path]:
+    return [file for file in _files(folder, OTHER_SUFFIXES) if file.name.lower() not in DESCRIPTIONS]
+
+
+def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in suffixes
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and file.is_file()
+    )
+
+
+def _check_kinds(folder: Path) -> None:
+    """Refuse files that name a split, and that nobody reads."""
+    unread = [file for file in _other_files(folder) if _nearest_names(file.relative_to(folder))]
+    if unread:
+        raise Told(
+            "{}: {} would not be read, since of a folder only {suffixes} files are; save it as one of these, take it "
+            "out of the folder, or list what trains in data.files (.json too), and what is tested on in "
+            "data.validation",
+            folder,
+            _listed(folder, unread),
+            suffixes=", ".join(SUFFIXES),
+        )
 
 
 def _check_all_named(folder: Path, splits: Mapping[str, list[Path]]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
-from fleetune.data.folders import data_files, folder_splits, listed_splits
+from fleetune.data.folders import data_files, folder_splits, listed_splits, unread_file_notes
 from fleetune.data.image_folders import image_folder_source
 from fleetune.data.named_datasets import (
     HUB_NAME,
@@ -134,7 +134,10 @@ def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
-        notes=unread_notes(source_name(request), splits, tested),
+        notes=(
+            *unread_notes(source_name(request), splits, tested),
+            *(unread_file_notes(folder) if folder is not None else ()),
+        ),
     )
 
 

@@ -103,6 +103,25 @@ def test_hidden_files_are_no_data(tmp_path: Path) -> None:
     assert (data.size("train"), data.size("test")) == (20, 20)
 
 
+@pytest.mark.parametrize("name", ["test.json", "test.tsv", "dev.NDJSON", "test.jsonl.gz", "val/a.zip", "train.txt"])
+def test_a_split_in_a_file_that_is_not_read_is_refused(name: str, tmp_path: Path) -> None:
+    """Bug: train.jsonl beside test.json was trained on and tested on a share of itself, without a word."""
+    folder(tmp_path / "set", "train.jsonl", name)
+    with pytest.raises(Refused, match=rf"{name} would not be read, since of a folder only \.jsonl, .* take it out"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+    (tmp_path / "set" / "train.jsonl").unlink()
+    with pytest.raises(Refused, match=rf"{name} would not be read"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
+def test_files_that_are_not_read_are_told(tmp_path: Path) -> None:
+    """Files that may hold rows are named in a note, those that describe a set and hidden ones are not."""
+    names = ("a.jsonl", "b.json", "more/c.csv.gz", "dataset_info.json", ".old/train.json", "README.md")
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", *names))
+    read = "of the files of set, those in .jsonl, .csv, .parquet, .arrow are read"
+    assert data.info.notes == (f"{read}; not read: b.json, more/c.csv.gz",)
+
+
 def test_a_second_test_split_is_told(tmp_path: Path) -> None:
     """One of them is read, and a note names the other."""
     data = prepared(tmp_path / "d", folder(tmp_path / "set", "train.jsonl", "test.jsonl", "validation.jsonl"))
