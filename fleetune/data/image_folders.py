@@ -12,7 +12,16 @@ from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, tested_split, u
 from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
 
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (
+    *(".apng", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2c", ".j2k", ".jp2", ".jpc", ".jpf"),
+    *(".jpx", ".npy", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
+)
+"""Those of the formats that fleetune.data.images decodes."""
+OTHER_IMAGES = (
+    *(".arw", ".avif", ".avifs", ".cr2", ".cr3", ".dcm", ".dds", ".dng", ".exr", ".hdr", ".heic", ".heif", ".jxl"),
+    *(".mpo", ".nef", ".npz", ".orf", ".pcx", ".pfm", ".psd", ".qoi", ".rw2", ".sgi", ".svg", ".tga"),
+)
+"""Those of images that cannot be read."""
 MAX_LISTED = 5
 
 
@@ -68,6 +77,13 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
     Raises Refused for images that would not be read, and if `needs_train` and none trains; a test split without classes
     is left out, and a note says so.
     """
+    if others := _images(folder, OTHER_IMAGES):
+        raise Told(
+            "{}: images such as {} cannot be read, and none is left out in silence; save them as PNG or JPEG, or take "
+            "them out of the folder",
+            folder,
+            _listed(others),
+        )
     whole = _Place(path=folder, images=_images(folder))
     if not whole.images:
         return None
@@ -183,13 +199,13 @@ def _table(root: Path, split: _Place, request: DataRequest) -> ImageFolderTable:
     )
 
 
-def _images(folder: Path) -> tuple[str, ...]:
+def _images(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> tuple[str, ...]:
     """Paths of all images in a folder, relative to it and sorted; not those that are hidden."""
     found: list[str] = []
     for where, folders, names in os.walk(folder, followlinks=True):
         here = Path(where)
         folders[:] = [name for name in folders if not name.startswith(".") and not _is_above(here / name, here)]
-        images = (here / name for name in names if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES))
+        images = (here / name for name in names if not name.startswith(".") and name.lower().endswith(suffixes))
         found += [image.relative_to(folder).as_posix() for image in images if image.is_file()]
     return tuple(sorted(found))
 

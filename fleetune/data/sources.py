@@ -233,7 +233,7 @@ def source_name(request: DataRequest) -> str:
     return source if path is None else path.resolve().name
 
 
-DATA_VERSION = 5
+DATA_VERSION = 6
 """Increased whenever this package would prepare different arrays from the same source."""
 
 

@@ -15,6 +15,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.images import as_image, convert_channels, resize
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest
+from fleetune.data.unlabelled import asked_images
 from fleetune.errors import Refused
 from tests.support.data.samples import every_byte, json_lines, prepared, whole
 
@@ -262,6 +263,31 @@ def test_folders_are_classes(tmp_path: Path) -> None:
     assert data.labels == ("ant", "cat", "dog")
     assert shades(data, "train") | shades(data, "test") == expected()
     assert (data.size("train"), data.size("test")) == (12, 3)
+
+
+@pytest.mark.parametrize("suffix", ["jfif", "jpe", "ppm", "jp2", "JPEG", "dib", "apng"])
+def test_every_suffix_of_a_format_that_is_decoded_is_an_image(suffix: str, tmp_path: Path) -> None:
+    """Bug: these were left out without a word, of a folder of classes and of one that is asked about."""
+    for name, shade in SHADES.items():
+        for number in range(2):
+            picture(tmp_path / "set" / name / f"{number}.png", shade + number)
+        picture(tmp_path / "set" / name / "2.png", shade + 2)
+        (tmp_path / "set" / name / "2.png").rename(tmp_path / "set" / name / f"2.{suffix}")
+    data = prepared(tmp_path / "d", tmp_path / "set", SPEC)
+    assert shades(data, "train") | shades(data, "test") == expected(3)
+    assert len(list(asked_images([tmp_path / "set" / "cat"]))) == 3
+
+
+@pytest.mark.parametrize("name", ["cat/9.heic", "dog/9.AVIF", "9.jxl"])
+def test_images_that_cannot_be_read_are_refused(name: str, tmp_path: Path) -> None:
+    """Bug: they were left out without a word; with nothing else in the folder they are named, too."""
+    for folder in (zoo(tmp_path / "set"), tmp_path / "alone"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+        with pytest.raises(Refused, match=rf"images such as {name} cannot be read.*; save them as PNG or JPEG"):
+            prepared(tmp_path / "d", folder, SPEC)
+        with pytest.raises(Refused, match=f"{Path(name).name}: cannot be read; save it as PNG or JPEG"):
+            list(asked_images([(folder / name).parent]))
 
 
 @pytest.mark.parametrize("test", ["test", "validation", "val"])
