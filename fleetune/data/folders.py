@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
+from fleetune.data.data_cards import check_card
 from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, split_names
 from fleetune.data.tables import SUFFIXES
@@ -25,7 +26,8 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
     """Data files by split name, in sorted order; if no file names a split, all files are `train`.
 
     Raises Refused if `needs_train` and no file trains, if a file names two splits, if some files name a split and
-    others none, and if one that names a split cannot be read in a folder: nobody would notice that it is not read.
+    others none, if one that names a split cannot be read in a folder: nobody would notice that it is not read; and if
+    the folder's card says otherwise.
     """
     saved = _saved_to_disk(folder)
     if saved:
@@ -36,7 +38,7 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
     for file in files:
         splits.setdefault(_split_of(folder, file), []).append(file)
     if set(splits) == {NO_SPLIT}:
-        return {TRAIN: tuple(files)}
+        splits = {TRAIN: files}
     if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
         raise Told(
             "{}: no train data; name a file train{{{suffixes}}}, list what trains in data.files, or keep images in a "
@@ -46,7 +48,9 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
             suffixes=",".join(SUFFIXES),
         )
     _check_all_named(folder, splits)
-    return {name: tuple(found) for name, found in splits.items()}
+    given = {name: tuple(found) for name, found in splits.items()}
+    check_card(folder, given)
+    return given
 
 
 def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
