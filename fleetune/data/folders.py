@@ -1,14 +1,14 @@
 """Folders of data files: which of them belong to which split, by their names or as save_to_disk has written them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
 from fleetune.data.data_cards import check_card
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TEST_NAMES, TRAIN, split_names
+from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names
 from fleetune.data.tables import SUFFIXES
 
 MAX_LISTED = 5
@@ -25,9 +25,8 @@ DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", 
 def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Path, ...]]:
     """Data files by split name, in sorted order; if no file names a split, all files are `train`.
 
-    Raises Refused if `needs_train` and no file trains, if a file names two splits, if some files name a split and
-    others none, if one that names a split cannot be read in a folder: nobody would notice that it is not read; and if
-    the folder's card says otherwise.
+    Raises Refused if `needs_train` and no file trains, if names are unclear, if some name a split and others none,
+    if one that names a split cannot be read in a folder (nobody would notice), and if the folder's card says otherwise.
     """
     saved = _saved_to_disk(folder)
     if saved:
@@ -38,6 +37,7 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
     for file in files:
         splits.setdefault(_split_of(folder, file), []).append(file)
     if set(splits) == {NO_SPLIT}:
+        _check_joined(folder, {file: _nearest(file.relative_to(folder), joined_names) for file in files})
         splits = {TRAIN: files}
     if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
         raise Told(
@@ -62,6 +62,9 @@ def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
     named = {file: _nearest_names(file.relative_to(below)) for file in files}
     tested = {file: min(words) for file, words in named.items() if len(words) == 1 and TRAIN not in words}
     if not tested or {TRAIN} not in named.values():
+        joined = {file: _nearest(file.relative_to(below), joined_names) for file in files}
+        if {TRAIN} in joined.values() and any(names and TRAIN not in names for names in joined.values()):
+            _check_joined(Path(below), joined)
         return {TRAIN: files}
     splits = {TRAIN: tuple(file for file in files if file not in tested)}
     for file, name in tested.items():
@@ -151,7 +154,24 @@ def _split_of(folder: Path, file: Path) -> str:
 
 def _nearest_names(relative: Path) -> frozenset[str]:
     """The splits that a file's name has, or else the nearest of its folders whose name has any."""
-    return next((found for part in reversed(relative.parts) if (found := split_names(part))), frozenset())
+    return _nearest(relative, split_names)
+
+
+def _nearest(relative: Path, names: Callable[[str], frozenset[str]]) -> frozenset[str]:
+    return next((found for part in reversed(relative.parts) if (found := names(part))), frozenset())
+
+
+def _check_joined(folder: Path, joined: Mapping[Path, frozenset[str]]) -> None:
+    """Refuse files of which some, and not all, may mean a split by a word that is joined to others."""
+    if len(set(joined.values())) > 1:
+        raise Told(
+            "{}: it is not clear which files train, since {} may name splits; have {train} or a test split ({tests}) "
+            "as a word of its own in their names, such as imdb-train.jsonl, or none of these at either end of a word",
+            folder,
+            _listed(folder, [file for file, names in joined.items() if names]),
+            train=TRAIN,
+            tests=", ".join(TEST_NAMES),
+        )
 
 
 def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:

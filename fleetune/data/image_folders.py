@@ -8,7 +8,7 @@ from typing import Any
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, tested_split, unread_notes
+from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names, tested_split, unread_notes
 from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
 
@@ -127,6 +127,7 @@ def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
     names = {one: split_names(one.path.name) for one in place.folders}
     trains = any(words == {TRAIN} and one.folders for one, words in names.items())
     if not names or not (trains or all(names.values())):
+        _check_classes(place)
         return {TRAIN: (place,)}
     splits: dict[str, tuple[_Place, ...]] = {}
     for one, words in names.items():
@@ -136,6 +137,23 @@ def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
         (word,) = words
         splits[word] = (*splits.get(word, ()), one)
     return splits
+
+
+def _check_classes(place: _Place) -> None:
+    """Refuse folders that may be those of splits: each holds only folders, and the same, or some mean splits."""
+    inside = [{each.path.name for each in one.folders} for one in place.folders]
+    joined = {joined_names(one.path.name) for one in place.folders}
+    alike = len(inside[0]) > 1 and all(names == inside[0] for names in inside) if inside[1:] else False
+    if not any(one.beside for one in place.folders) and (alike or ({TRAIN} in joined and len(joined) > 1)):
+        raise Told(
+            "{}: it is not clear whether {} are classes or splits, since they hold nothing but folders ({}); call "
+            "splits {train} and {tests}, or move the images of each class out of its folders",
+            place.path,
+            _listed([one.path.name for one in place.folders]),
+            _listed(sorted(set().union(*inside))),
+            train=TRAIN,
+            tests=TEST_NAMES[0],
+        )
 
 
 def _unclear(place: _Place, words: frozenset[str]) -> Refused:

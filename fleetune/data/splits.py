@@ -28,11 +28,22 @@ SPLIT_WORDS = {
 }
 """Word in the name of a file or folder -> the split that it names; those of the `datasets` package."""
 NO_LETTERS = re.compile(r"[\W\d_]+")
+CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+JOINED = re.compile(r"^(train|test|valid)|(train|test|valid)$|^(val|dev|eval)(?=set|data|split|file)")
+NO_JOIN = frozenset({"attest", "contest", "greatest", "latest", "protest", "restrain", "strain", "trainer", "trainers"})
+"""Words that only look as if one of a split were joined to others."""
 
 
 def split_names(name: str) -> frozenset[str]:
     """The splits that the name of a file or folder has as words, between anything but letters: `imdb_train-2.jsonl`."""
     return frozenset(SPLIT_WORDS[word] for word in NO_LETTERS.split(name.lower()) if word in SPLIT_WORDS)
+
+
+def joined_names(name: str) -> frozenset[str]:
+    """The splits that a name has or may mean by a word that is joined to another: `trainset`, `imdbTest`."""
+    words = {word for word in NO_LETTERS.split(CAPITAL.sub(" ", name).lower()) if word not in NO_JOIN}
+    joined = {next(filter(None, found.groups())) for word in words if (found := JOINED.search(word))}
+    return split_names(" ".join({*joined, *words}))
 
 
 def tested_split(names: Iterable[str]) -> str:

@@ -59,6 +59,34 @@ def test_a_split_word_counts_wherever_it_stands_in_a_name(train: str, test: str,
     assert texts(listed, "test") == texts(data, "test") and listed.size("train") == 20
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("trainset.jsonl", "testset.jsonl"),
+        ("imdbTrain.jsonl", "imdbTest.jsonl"),
+        ("traindata/a.jsonl", "valdata/a.jsonl"),
+        ("imdbTrain.jsonl", "imdbDev.jsonl"),
+    ],
+)
+def test_split_words_that_are_joined_to_others_are_unclear(one: str, other: str, tmp_path: Path) -> None:
+    """Bug: trainset and testset both trained, in a folder and in a pattern, since neither has the word of a split."""
+    source = folder(tmp_path / "set", one, other)
+    for request in (DataRequest(source=str(source)), DataRequest(files=(f"{source}/**/*.jsonl",))):
+        with pytest.raises(Refused, match=rf"not clear which files train, since .*{one}.* as a word of its own"):
+            validate_data(request, "sequence-classification")
+
+
+def test_a_test_split_may_be_all_that_is_joined(tmp_path: Path) -> None:
+    """A file that only seems to be tested on is no training data of a folder; listed it is, as are words that only
+    look joined, and files that all look alike."""
+    source = folder(tmp_path / "set", "imdb.jsonl", "imdbtest.jsonl")
+    with pytest.raises(Refused, match=r"since imdbtest\.jsonl may name splits"):
+        validate_data(DataRequest(source=str(source)), "sequence-classification")
+    validate_data(DataRequest(files=(f"{source}/*.jsonl",)), "sequence-classification")
+    for number, names in enumerate((("latest.jsonl", "contest.jsonl"), ("testset-1.jsonl", "testset-2.jsonl"))):
+        validate_data(DataRequest(source=str(folder(tmp_path / str(number), *names))), "sequence-classification")
+
+
 def test_a_folder_that_is_renamed_to_a_split_is_noticed(tmp_path: Path) -> None:
     """Listed files whose folder becomes that of a test split have another digest, since other rows train."""
     source = folder(tmp_path / "set", "train/a.jsonl", "more/a.jsonl")

@@ -326,6 +326,14 @@ def test_a_class_called_test_is_a_class(tmp_path: Path) -> None:
     assert prepared(tmp_path / "d", tmp_path / "set", SPEC).labels == ("ant", "cat", "dog", "test", "train")
 
 
+def test_classes_may_have_a_folder_of_one_name(tmp_path: Path) -> None:
+    """Classes that each keep their images in a folder `images` are classes."""
+    for number, name in enumerate(("cat", "dog", "ant")):
+        picture(tmp_path / "set" / name / "images" / "1.png", number)
+        picture(tmp_path / "set" / name / "images" / "2.png", number + 9)
+    assert prepared(tmp_path / "d", tmp_path / "set", SPEC).labels == ("ant", "cat", "dog")
+
+
 def test_a_test_split_without_classes_is_told(tmp_path: Path) -> None:
     """Bug: images to predict, in `test` without classes, made an empty split; a share of train is tested on instead."""
     zoo(tmp_path / "set" / "train")
@@ -344,6 +352,14 @@ def test_a_test_split_without_classes_is_told(tmp_path: Path) -> None:
         (("train/cat/1.png", "train/2.png"), r"set/train: 2\.png lies in no folder of a class"),
         (("train/cat/1.png", "train/dog/2.png", "extra/cat/3.png"), "set/extra: it names no split, and others beside"),
         (("train/cat/1.png", "test-train/dog/2.png"), "set/test-train: it names test and train, so its images would"),
+        (
+            ("trainset/cat/1.png", "trainset/dog/1.png", "testset/cat/2.png"),
+            r"set: it is not clear whether testset, trainset are classes or splits, .* \(cat, dog\)",
+        ),
+        (
+            ("one/cat/1.png", "one/dog/2.png", "two/cat/3.png", "two/dog/4.png"),
+            "not clear whether one, two are classes or splits",
+        ),
         (("test/cat/1.png", "val/dog/2.png"), "set: no train images, only those of test, val; keep what to train on"),
     ],
 )
