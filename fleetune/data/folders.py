@@ -1,7 +1,8 @@
 """Folders of data files: which of them belong to which split, by their names or as save_to_disk has written them."""
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fleetune.contracts import json_io
@@ -20,6 +21,7 @@ OTHER_SUFFIXES = (
 """Files that may hold rows, and are not read in a folder."""
 DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 """Files of the `datasets` package that hold no rows."""
+SHARD = re.compile(r"(?P<before>.*?)(?P<number>\d{1,6})-of-(?P<total>\d{1,6})(?!\d).*")
 
 
 def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Path, ...]]:
@@ -33,6 +35,7 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
         return saved
     _check_kinds(folder)
     files = data_files(folder)
+    check_shards(files)
     splits: dict[str, list[Path]] = {}
     for file in files:
         splits.setdefault(_split_of(folder, file), []).append(file)
@@ -75,6 +78,30 @@ def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
 def data_files(folder: Path) -> list[Path]:
     """Every file of a table in a folder and its subfolders, by name; not those that are hidden."""
     return _files(folder, tuple(SUFFIXES))
+
+
+def check_shards(files: Iterable[Path]) -> None:
+    """Refuse files of which some are missing, by names such as `train-00001-of-00003`, numbered from 0 or from 1."""
+    found: dict[tuple[Path, str, str], dict[int, str]] = {}
+    for file in files:
+        if shard := SHARD.fullmatch(file.name):
+            numbers = found.setdefault((file.parent, shard["before"], shard["total"]), {})
+            numbers[int(shard["number"])] = shard["number"]
+    for (place, before, total), numbers in found.items():
+        first = 0 if 0 in numbers or int(total) not in numbers else 1
+        width = len(next(iter(numbers.values())))
+        gone = [number for number in range(first, first + int(total)) if number not in numbers]
+        if gone:
+            raise Told(
+                "{}: {} of {} files called {}*-of-{} are missing ({}); fetch them, or list what there is in data.files",
+                place,
+                len(gone),
+                int(total),
+                before,
+                total,
+                ", ".join(f"{before}{number:0{width}}-of-{total}" for number in gone[:MAX_LISTED])
+                + (" and others" if gone[MAX_LISTED:] else ""),
+            )
 
 
 def unread_file_notes(folder: Path) -> tuple[str, ...]:

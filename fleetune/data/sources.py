@@ -14,7 +14,7 @@ from pathlib import Path
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
-from fleetune.data.folders import data_files, folder_splits, listed_splits, unread_file_notes
+from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits, unread_file_notes
 from fleetune.data.image_folders import image_folder_source
 from fleetune.data.named_datasets import (
     HUB_NAME,
@@ -94,6 +94,8 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
         matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
         if not matched:
             raise Told("data: files names {!r}, which no file matches; give existing files", pattern)
+        if matched != [path]:
+            check_shards(matched)
         for file in matched:
             if not file.is_file():
                 raise Told("data: files names {}, which is no file; give its files, such as {}/*.jsonl", file, file)

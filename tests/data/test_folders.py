@@ -87,6 +87,31 @@ def test_a_test_split_may_be_all_that_is_joined(tmp_path: Path) -> None:
         validate_data(DataRequest(source=str(folder(tmp_path / str(number), *names))), "sequence-classification")
 
 
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (("train-00000-of-00003", "train-00002-of-00003", "test-00000-of-00001"), "train-00001-of-00003"),
+        (("train-00000-of-00002-a1b2c3", "test-00000-of-00001-d4e5f6"), "train-00001-of-00002"),
+        (("data/part-2-of-3", "data/part-3-of-3"), "part-1-of-3"),
+    ],
+)
+def test_missing_shards_are_named(names: tuple[str, ...], missing: str, tmp_path: Path) -> None:
+    """Bug: a folder with two of three files trained on these; so did a pattern. Listed one by one they are wanted."""
+    source = folder(tmp_path / "set", *(f"{name}.jsonl" for name in names))
+    for request in (DataRequest(source=str(source)), DataRequest(files=(f"{source}/**/*.jsonl",))):
+        with pytest.raises(Refused, match=rf"are missing \({missing}\); fetch them, or list what there is"):
+            validate_data(request, "sequence-classification")
+    listed = DataRequest(files=tuple(f"{source}/{name}.jsonl" for name in names))
+    validate_data(listed, "sequence-classification")
+
+
+def test_whole_sets_of_shards_are_read(tmp_path: Path) -> None:
+    """They are numbered from 0 or from 1; what stands behind their number may differ."""
+    names = ("train-00000-of-00002-a.jsonl", "train-00001-of-00002-b.jsonl", "test-1-of-2.jsonl", "test-2-of-2.jsonl")
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", *names))
+    assert (data.size("train"), data.size("test")) == (40, 40)
+
+
 def test_a_folder_that_is_renamed_to_a_split_is_noticed(tmp_path: Path) -> None:
     """Listed files whose folder becomes that of a test split have another digest, since other rows train."""
     source = folder(tmp_path / "set", "train/a.jsonl", "more/a.jsonl")
