@@ -87,8 +87,11 @@ def validation_request(request: DataRequest) -> DataRequest:
 
 
 def listed_files(request: DataRequest) -> tuple[Path, ...]:
-    """The files that `data.files` lists, those of a pattern by name; Refused if one does not exist."""
-    found: dict[Path, None] = {}
+    """The files that `data.files` lists, those of a pattern by name; Refused if one does not exist.
+
+    A link counts by its own name, as in the hub's cache, where what it points to has none.
+    """
+    found: dict[Path, Path] = {}
     for pattern in request.files:
         path = expanded(pattern)
         matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
@@ -99,8 +102,8 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
         for file in matched:
             if not file.is_file():
                 raise Told("data: files names {}, which is no file; give its files, such as {}/*.jsonl", file, file)
-            found[file.resolve()] = None
-    return tuple(found)
+            found.setdefault(file.resolve(), file.absolute())
+    return tuple(found.values())
 
 
 def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
@@ -232,7 +235,9 @@ def source_name(request: DataRequest) -> str:
         return ", ".join(file.name for file in listed_files(request))
     source = request.source
     path = None if source in BUILTIN_SOURCES else source_path(source)
-    return source if path is None else path.resolve().name
+    if path is None:
+        return source
+    return path.name if path.is_file() else path.resolve().name
 
 
 DATA_VERSION = 6
