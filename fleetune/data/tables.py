@@ -98,6 +98,8 @@ def row_place(table: Table, number: int) -> Place:
 BATCH_ROWS = 1024
 LONGEST_FIELD = 1 << 24
 """Most characters of a CSV field: a quote that is never closed does not fill the memory."""
+FILE_FORMAT, END_OF_STREAM = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
+"""Beginning of Arrow files that are no stream, and end of those that are."""
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
@@ -335,16 +337,40 @@ def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _open_arrow(path: Path) -> Table:
-    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-        _check_columns(path, stream.schema.names)
-        return ArrowTable(path=path, schema=stream.schema, batches=_arrow_batches)
+    with pa.memory_map(str(path)) as mapped, _arrow_reader(path, mapped) as reader:
+        _check_columns(path, reader.schema.names)
+        return ArrowTable(path=path, schema=reader.schema, batches=_arrow_batches)
+
+
+def _arrow_reader(path: Path, mapped: pa.MemoryMappedFile) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:
+    """Reader of a stream, or of the file format of Arrow (Feather), which ends in a table of its parts."""
+    start, end = mapped.read(len(FILE_FORMAT)), b""
+    if mapped.size() > len(END_OF_STREAM):
+        mapped.seek(mapped.size() - len(END_OF_STREAM))
+        end = mapped.read()
+    mapped.seek(0)
+    if start == FILE_FORMAT:
+        return pa.ipc.open_file(mapped)
+    reader = pa.ipc.open_stream(mapped)
+    if end != END_OF_STREAM:
+        raise Told("{}: it has no end, so whoever wrote it was stopped, and rows may be missing; write it again", path)
+    return reader
 
 
 def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-        for batch in stream:
+    with pa.memory_map(str(path)) as mapped, _arrow_reader(path, mapped) as reader:
+        for batch in _batches(reader):
             for first in range(0, batch.num_rows, BATCH_ROWS):
                 yield batch.slice(first, BATCH_ROWS)
+        if isinstance(reader, pa.RecordBatchStreamReader) and mapped.tell() != mapped.size():
+            raise Told("{}: more follows after the end of its rows, and would not be read; write it again", path)
+
+
+def _batches(reader: pa.RecordBatchStreamReader | pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.RecordBatchStreamReader):
+        yield from reader
+    else:
+        yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
 SUFFIXES: dict[str, Callable[[Path], Table]] = {
