@@ -213,7 +213,9 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
             splits = {TRAIN: _arrow_files(folder)}
         else:
             return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Told:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Told("{}: not a whole data set as save_to_disk writes it ({}); save it again", folder, error) from None
     if TRAIN not in splits:
         raise Told("{}: it has the splits {}; one must be called train", folder, ", ".join(splits) or "none")
@@ -222,6 +224,10 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 def _arrow_files(folder: Path) -> tuple[Path, ...]:
     state = json_io.parse_plain((folder / "state.json").read_bytes(), str(folder))
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise Told(
+            "{}: only some rows of its files are in the set; call its flatten_indices() and save it again", folder
+        )
     for entry in state["_data_files"]:
         check_file_name(str(folder), entry["filename"])
     return tuple(folder / entry["filename"] for entry in state["_data_files"])
