@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from fleetune.contracts.run_config import COMPLETIONS, TARGET_COLUMN
 from fleetune.data.class_features import stored_names
+from fleetune.data.lfs_pointers import check_fetched
 from fleetune.data.public_words import Place, Told
 from fleetune.errors import first_line
 
@@ -114,11 +115,18 @@ def open_table(path: Path) -> Table:
             suffixes=", ".join(FILE_SUFFIXES),
         )
     try:
+        check_fetched(str(path), path)
         return opener(path)
     except OSError as error:
         raise Told("{}: cannot be read ({}); give a readable file", path, error.strerror or error) from None
-    except (pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from None
+    except (pa.ArrowException, csv.Error) as error:
         raise Told("{}: not a whole {} file ({})", path, path.suffix[1:], first_line(error)) from None
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> Told:
+    return Told("{}: it is not UTF-8 ({}); save it as UTF-8", path, error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +189,9 @@ class CsvTable:
                         )
                     if fields:
                         yield reader.line_num, dict(zip(self.columns, fields, strict=True))
-            except (csv.Error, UnicodeDecodeError) as error:
+            except UnicodeDecodeError as error:
+                raise _not_utf8(self.path, error) from None
+            except csv.Error as error:
                 raise Told(
                     "{}: line {number} cannot be read ({})",
                     self.path,
@@ -253,6 +263,8 @@ def _open_json_lines(path: Path) -> Table:
 def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         values = json.loads(line, object_pairs_hook=_unique_keys)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from None
     except (ValueError, RecursionError) as error:
         raise Told(
             "{}: line {number} is not JSON ({}); give one JSON object per line",
@@ -287,6 +299,8 @@ def _open_json(path: Path) -> Table:
         return _open_json_lines(path)
     try:
         values = json.loads(content, object_pairs_hook=_unique_keys)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from None
     except (ValueError, RecursionError) as error:
         raise Told("{}: it is not JSON ({}); give a list of objects", path, error) from None
     for number, each in enumerate(values, start=1):

@@ -22,6 +22,7 @@ from fleetune.data.dialogues import (
 from fleetune.data.examples import Example
 from fleetune.data.image_folders import IMAGE_SUFFIXES, OTHER_IMAGES
 from fleetune.data.images import as_image
+from fleetune.data.lfs_pointers import check_fetched
 from fleetune.data.messages import ASSISTANT
 from fleetune.data.tables import FILE_SUFFIXES, open_table
 from fleetune.errors import Refused
@@ -86,6 +87,7 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
 
 def _asked_lines(path: Path, chats: bool) -> Iterator[Example]:
     try:
+        check_fetched(str(path), path)
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: cannot be read ({error}); give a text file in UTF-8") from None
