@@ -1,5 +1,6 @@
 """Sources of the `data` section: built-in sets, files, folders and hub names; opens, validates and digests them."""
 
+import functools
 import hashlib
 import json
 import math
@@ -16,6 +17,7 @@ from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
 from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits, unread_file_notes
 from fleetune.data.image_folders import image_folder_source
+from fleetune.data.labelled_split import labelled_split
 from fleetune.data.named_datasets import (
     HUB_NAME,
     digits,
@@ -27,7 +29,7 @@ from fleetune.data.named_datasets import (
     stdlib_sources,
 )
 from fleetune.data.public_words import Told, ToldAgain
-from fleetune.data.splits import check_has_files, check_test_rows, held_out_count, newest, tested_split, unread_notes
+from fleetune.data.splits import TRAIN, check_has_files, check_test_rows, held_out_count, newest, unread_notes
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.data.tokenization import chat_template_text
 from fleetune.filesystem import check_symlinks, expanded, file_digest
@@ -130,16 +132,21 @@ def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
 
 
 def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
-    tested = tested_split(splits)
+    @functools.cache
+    def opened(split: str) -> tuple[Table, ...]:
+        return tuple(open_table(file) for file in splits.get(split, ()))
+
+    tested, unlabelled_notes = labelled_split(splits, opened, request.label_column)
     return DataSource(
-        train=tuple(open_table(file) for file in splits.get("train", ())),
-        test=tuple(open_table(file) for file in splits.get(tested, ())),
+        train=opened(TRAIN),
+        test=opened(tested),
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
         notes=(
+            *unlabelled_notes,
             *unread_notes(source_name(request), splits, tested),
             *(unread_file_notes(folder) if folder is not None else ()),
         ),
