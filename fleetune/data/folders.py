@@ -15,7 +15,8 @@ from fleetune.data.tables import SUFFIXES
 MAX_LISTED = 5
 NO_SPLIT = ""
 OTHER_SUFFIXES = (
-    *(".json", ".ndjson", ".tsv", ".txt", ".feather", ".orc", ".avro", ".xlsx", ".xls"),
+    *(".json", ".jsonlines", ".jl", ".ndjson", ".tsv", ".txt", ".xml", ".xlsx", ".xls", ".ods"),
+    *(".avro", ".feather", ".orc", ".pkl", ".pq", ".tfrecord"),
     *(".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z"),
 )
 """Files that may hold rows, and are not read in a folder."""
@@ -81,11 +82,13 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def check_shards(files: Iterable[Path]) -> None:
-    """Refuse files of which some are missing, by names such as `train-00001-of-00003`, numbered from 0 or from 1."""
+    """Refuse missing and repeated files, by names such as `train-00001-of-00003`, numbered from 0 or from 1."""
     found: dict[tuple[Path, str, str], dict[int, str]] = {}
     for file in files:
         if shard := SHARD.fullmatch(file.name):
             numbers = found.setdefault((file.parent, shard["before"], shard["total"]), {})
+            if int(shard["number"]) in numbers:
+                raise Told("{}: another file has its number, too; take the older one of them out of the folder", file)
             numbers[int(shard["number"])] = shard["number"]
     for (place, before, total), numbers in found.items():
         first = 0 if 0 in numbers or int(total) not in numbers else 1

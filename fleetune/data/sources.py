@@ -29,7 +29,15 @@ from fleetune.data.named_datasets import (
     stdlib_sources,
 )
 from fleetune.data.public_words import Told, ToldAgain
-from fleetune.data.splits import TRAIN, check_has_files, check_test_rows, held_out_count, newest, unread_notes
+from fleetune.data.splits import (
+    TRAIN,
+    check_has_files,
+    check_test_rows,
+    held_out_count,
+    newest,
+    split_names,
+    unread_notes,
+)
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.data.tokenization import chat_template_text
 from fleetune.filesystem import check_symlinks, expanded, file_digest
@@ -91,9 +99,10 @@ def validation_request(request: DataRequest) -> DataRequest:
 def listed_files(request: DataRequest) -> tuple[Path, ...]:
     """The files that `data.files` lists, those of a pattern by name; Refused if one does not exist.
 
-    A link counts by its own name, as in the hub's cache, where what it points to has none.
+    A link counts by its own name, as in the hub's cache, where what it points to has none. A file that is named twice
+    is read once, unless one name trains and the other is tested on.
     """
-    found: dict[Path, Path] = {}
+    found: dict[tuple[Path, frozenset[str]], Path] = {}
     for pattern in request.files:
         path = expanded(pattern)
         matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
@@ -104,7 +113,7 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
         for file in matched:
             if not file.is_file():
                 raise Told("data: files names {}, which is no file; give its files, such as {}/*.jsonl", file, file)
-            found.setdefault(file.resolve(), file.absolute())
+            found.setdefault((file.resolve(), split_names(file.name)), file.absolute())
     return tuple(found.values())
 
 

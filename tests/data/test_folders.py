@@ -105,6 +105,13 @@ def test_missing_shards_are_named(names: tuple[str, ...], missing: str, tmp_path
     validate_data(listed, "sequence-classification")
 
 
+def test_shards_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    """Those of an older revision, with another hash in their names, were read beside the newer ones."""
+    folder(tmp_path / "set", "train-00000-of-00001-a1.jsonl", "train-00000-of-00001-b2.jsonl")
+    with pytest.raises(Refused, match=r"00001-b2\.jsonl: another file has its number, too; take the older one"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
 def test_whole_sets_of_shards_are_read(tmp_path: Path) -> None:
     """They are numbered from 0 or from 1; what stands behind their number may differ."""
     names = ("train-00000-of-00002-a.jsonl", "train-00001-of-00002-b.jsonl", "test-1-of-2.jsonl", "test-2-of-2.jsonl")

@@ -27,7 +27,7 @@ NOTE = "the rows of test have no labels (none, or -1), so it is not tested on"
 
 @pytest.mark.parametrize("unknown", [-1, -1.0, None, "no", "", "-1", float("nan")])
 def test_the_next_split_is_tested_on(unknown: object, tmp_path: Path) -> None:
-    """Bug: -1 was a third class, or the data were refused; validation, which has labels, is read, and a note says it."""
+    """Bug: -1 was a third class, or the data were refused; validation, which has labels, is read, and it is told."""
     source = folder(tmp_path / "set", {"train": [0, 1], "validation": [1, 0], "test": [unknown]})
     data = prepared(tmp_path / "d", source)
     assert all(text.startswith("validation") for text in texts(data, "test"))
