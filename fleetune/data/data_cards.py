@@ -19,9 +19,9 @@ Patterns = tuple[tuple[str, str], ...]
 """(split, pattern of files) of one set."""
 
 
-def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
-    """Refuse files, by split, that a folder's card gives to several sets, or to other splits."""
-    found = {name: _splits_by_file(folder, splits, patterns) for name, patterns in _sets(folder).items()}
+def check_one_set(folder: Path, files: Collection[Path]) -> dict[str, dict[Path, frozenset[str]]]:
+    """Refuse files that a folder's card gives to several sets; name -> file -> splits of the only one, if any."""
+    found = {name: _splits_by_file(folder, files, patterns) for name, patterns in _sets(folder).items()}
     sets = {name: given for name, given in found.items() if given}
     if len(sets) > 1:
         raise Told(
@@ -30,6 +30,12 @@ def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
             folder,
             "; ".join(f"{name}: {_some(folder, given)}" for name, given in sets.items()),
         )
+    return sets
+
+
+def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
+    """Refuse files, by split, that a folder's card gives to several sets, or to other splits."""
+    sets = check_one_set(folder, [file for files in splits.values() for file in files])
     for given in sets.values():
         for name, files in splits.items():
             unlike = next(
@@ -51,12 +57,10 @@ def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
                 )
 
 
-def _splits_by_file(
-    folder: Path, splits: Mapping[str, tuple[Path, ...]], patterns: Patterns
-) -> dict[Path, frozenset[str]]:
+def _splits_by_file(folder: Path, files: Collection[Path], patterns: Patterns) -> dict[Path, frozenset[str]]:
     """Files that one set of a card has -> their splits; the only split of a set trains, whatever it is called."""
     found: dict[Path, frozenset[str]] = {}
-    for file in (file for files in splits.values() for file in files):
+    for file in files:
         name = file.relative_to(folder).as_posix()
         given = [split for split, pattern in patterns if fnmatch(name, pattern) or fnmatch(name, f"{pattern}/*")]
         only = len({split for split, _ in patterns}) == 1

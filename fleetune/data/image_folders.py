@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.data_cards import check_one_set
 from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names, tested_split, unread_notes
 from fleetune.data.tables import DataSource
@@ -87,6 +88,7 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
     whole = _Place(path=folder, images=_images(folder))
     if not whole.images:
         return None
+    check_one_set(folder, [folder / image for image in whole.images])
     place = _innermost(whole)
     splits = _splits(place)
     without = [name for name, places in splits.items() if not any(one.folders for one in places)]

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.sources import validate_data
 from fleetune.errors import Refused
-from tests.support.data.samples import FRUITS, json_lines, prepared
+from tests.support.data.samples import FRUITS, IMAGES, json_lines, prepared
 
 SETS = """configs:
 - config_name: cola
@@ -52,6 +53,15 @@ def test_several_sets_are_not_mixed(tmp_path: Path) -> None:
         check(source)
     data = prepared(tmp_path / "d", tmp_path / "glue" / "cola")
     assert (data.size("train"), data.size("test")) == (20, 20)
+
+
+def test_several_sets_of_images_are_not_mixed(tmp_path: Path) -> None:
+    """They became classes, of the names of the sets."""
+    for name in ("cola/train/cat/1.npy", "sst2/train/dog/1.npy"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True)
+        np.save(tmp_path / "set" / name, np.zeros((8, 8), dtype=np.uint8))
+    with pytest.raises(Refused, match=r"several sets \(cola: cola/train/cat/1.npy; sst2: .*\); set data.source to the"):
+        prepared(tmp_path / "d", folder(tmp_path / "set", SETS.replace("train-*", "train/**")), IMAGES)
 
 
 def test_the_only_set_that_was_downloaded_is_read(tmp_path: Path) -> None:
