@@ -15,6 +15,7 @@ from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number, predicts_tokens
+from fleetune.data.cut_files import cut_notes
 from fleetune.data.examples import Example, Survey, check_task
 from fleetune.data.image_processor import ImageEncoder, ImageProcessor, open_image_processor
 from fleetune.data.job import (
@@ -98,7 +99,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
             digest=checked_digest(request, asked.expected_digest),
             seed=asked.seed,
             pad_token_id=written.pad_token_id,
-            notes=(*_input_notes(spec), *source.notes, *written.notes),
+            notes=(*_input_notes(spec), *source.notes, *cut_notes(source, spec.task), *written.notes),
             chats=written.chats,
             local=_local_info(asked, written),
             files=file_digests(part),
