@@ -1,34 +1,48 @@
 """Folders of data files: which of them belong to which split, by their names or as save_to_disk has written them."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
+from fleetune.data.data_cards import check_card
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TEST_NAMES, TRAIN, split_names
+from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names
 from fleetune.data.tables import SUFFIXES
 
 MAX_LISTED = 5
 NO_SPLIT = ""
+OTHER_SUFFIXES = (
+    *(".json", ".jsonlines", ".jl", ".ndjson", ".tsv", ".txt", ".xml", ".xlsx", ".xls", ".ods"),
+    *(".avro", ".feather", ".orc", ".pkl", ".pq", ".tfrecord"),
+    *(".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z"),
+)
+"""Files that may hold rows, and are not read in a folder."""
+DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
+"""Files of the `datasets` package that hold no rows."""
+SHARD = re.compile(r"(?P<before>.*?)(?P<number>\d{1,6})-of-(?P<total>\d{1,6})(?!\d).*")
 
 
 def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Path, ...]]:
     """Data files by split name, in sorted order; if no file names a split, all files are `train`.
 
-    Raises Refused if `needs_train` and no file trains, if a file names two splits, and if some files name a split and
-    others none: nobody would notice that those are not read.
+    Raises Refused if `needs_train` and no file trains, if names are unclear, if some name a split and others none,
+    if one that names a split cannot be read in a folder (nobody would notice), and if the folder's card says otherwise.
     """
     saved = _saved_to_disk(folder)
     if saved:
         return saved
+    _check_kinds(folder)
     files = data_files(folder)
+    check_shards(files)
     splits: dict[str, list[Path]] = {}
     for file in files:
         splits.setdefault(_split_of(folder, file), []).append(file)
     if set(splits) == {NO_SPLIT}:
-        return {TRAIN: tuple(files)}
+        _check_joined(folder, {file: _nearest(file.relative_to(folder), joined_names) for file in files})
+        splits = {TRAIN: files}
     if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
         raise Told(
             "{}: no train data; name a file train{{{suffixes}}}, list what trains in data.files, or keep images in a "
@@ -38,7 +52,9 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
             suffixes=",".join(SUFFIXES),
         )
     _check_all_named(folder, splits)
-    return {name: tuple(found) for name, found in splits.items()}
+    given = {name: tuple(found) for name, found in splits.items()}
+    check_card(folder, given)
+    return given
 
 
 def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
@@ -50,6 +66,9 @@ def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
     named = {file: _nearest_names(file.relative_to(below)) for file in files}
     tested = {file: min(words) for file, words in named.items() if len(words) == 1 and TRAIN not in words}
     if not tested or {TRAIN} not in named.values():
+        joined = {file: _nearest(file.relative_to(below), joined_names) for file in files}
+        if {TRAIN} in joined.values() and any(names and TRAIN not in names for names in joined.values()):
+            _check_joined(Path(below), joined)
         return {TRAIN: files}
     splits = {TRAIN: tuple(file for file in files if file not in tested)}
     for file, name in tested.items():
@@ -59,11 +78,72 @@ def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
 
 def data_files(folder: Path) -> list[Path]:
     """Every file of a table in a folder and its subfolders, by name; not those that are hidden."""
-    return sorted(file for file in folder.rglob("*") if _is_data(file.relative_to(folder)) and file.is_file())
+    return _files(folder, tuple(SUFFIXES))
 
 
-def _is_data(relative: Path) -> bool:
-    return relative.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in relative.parts)
+def check_shards(files: Iterable[Path]) -> None:
+    """Refuse missing and repeated files, by names such as `train-00001-of-00003`, numbered from 0 or from 1."""
+    found: dict[tuple[Path, str, str], dict[int, str]] = {}
+    for file in files:
+        if shard := SHARD.fullmatch(file.name):
+            numbers = found.setdefault((file.parent, shard["before"], shard["total"]), {})
+            if int(shard["number"]) in numbers:
+                raise Told("{}: another file has its number, too; take the older one of them out of the folder", file)
+            numbers[int(shard["number"])] = shard["number"]
+    for (place, before, total), numbers in found.items():
+        first = 0 if 0 in numbers or int(total) not in numbers else 1
+        width = len(next(iter(numbers.values())))
+        gone = [number for number in range(first, first + int(total)) if number not in numbers]
+        if gone:
+            raise Told(
+                "{}: {} of {} files called {}*-of-{} are missing ({}); fetch them, or list what there is in data.files",
+                place,
+                len(gone),
+                int(total),
+                before,
+                total,
+                ", ".join(f"{before}{number:0{width}}-of-{total}" for number in gone[:MAX_LISTED])
+                + (" and others" if gone[MAX_LISTED:] else ""),
+            )
+
+
+def unread_file_notes(folder: Path) -> tuple[str, ...]:
+    """A sentence that names the files of a folder that may hold rows, and are not read; empty if there is none."""
+    others = [] if _saved_to_disk(folder) else _other_files(folder)
+    if not others:
+        return ()
+    return (
+        f"of the files of {folder.resolve().name}, those in {', '.join(SUFFIXES)} are read; not read: "
+        f"{_listed(folder, others)}",
+    )
+
+
+def _other_files(folder: Path) -> list[Path]:
+    return [file for file in _files(folder, OTHER_SUFFIXES) if file.name.lower() not in DESCRIPTIONS]
+
+
+def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in suffixes
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and file.is_file()
+    )
+
+
+def _check_kinds(folder: Path) -> None:
+    """Refuse files that name a split, and that nobody reads."""
+    unread = [file for file in _other_files(folder) if _nearest_names(file.relative_to(folder))]
+    if unread:
+        raise Told(
+            "{}: {} would not be read, since of a folder only {suffixes} files are; save it as one of these, take it "
+            "out of the folder, or list what trains in data.files (.json too), and what is tested on in "
+            "data.validation",
+            folder,
+            _listed(folder, unread),
+            suffixes=", ".join(SUFFIXES),
+        )
 
 
 def _check_all_named(folder: Path, splits: Mapping[str, list[Path]]) -> None:
@@ -104,7 +184,24 @@ def _split_of(folder: Path, file: Path) -> str:
 
 def _nearest_names(relative: Path) -> frozenset[str]:
     """The splits that a file's name has, or else the nearest of its folders whose name has any."""
-    return next((found for part in reversed(relative.parts) if (found := split_names(part))), frozenset())
+    return _nearest(relative, split_names)
+
+
+def _nearest(relative: Path, names: Callable[[str], frozenset[str]]) -> frozenset[str]:
+    return next((found for part in reversed(relative.parts) if (found := names(part))), frozenset())
+
+
+def _check_joined(folder: Path, joined: Mapping[Path, frozenset[str]]) -> None:
+    """Refuse files of which some, and not all, may mean a split by a word that is joined to others."""
+    if len(set(joined.values())) > 1:
+        raise Told(
+            "{}: it is not clear which files train, since {} may name splits; have {train} or a test split ({tests}) "
+            "as a word of its own in their names, such as imdb-train.jsonl, or none of these at either end of a word",
+            folder,
+            _listed(folder, [file for file, names in joined.items() if names]),
+            train=TRAIN,
+            tests=", ".join(TEST_NAMES),
+        )
 
 
 def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
@@ -119,7 +216,9 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
             splits = {TRAIN: _arrow_files(folder)}
         else:
             return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Told:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Told("{}: not a whole data set as save_to_disk writes it ({}); save it again", folder, error) from None
     if TRAIN not in splits:
         raise Told("{}: it has the splits {}; one must be called train", folder, ", ".join(splits) or "none")
@@ -128,6 +227,10 @@ def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 def _arrow_files(folder: Path) -> tuple[Path, ...]:
     state = json_io.parse_plain((folder / "state.json").read_bytes(), str(folder))
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise Told(
+            "{}: only some rows of its files are in the set; call its flatten_indices() and save it again", folder
+        )
     for entry in state["_data_files"]:
         check_file_name(str(folder), entry["filename"])
     return tuple(folder / entry["filename"] for entry in state["_data_files"])

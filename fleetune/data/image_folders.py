@@ -7,12 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.data_cards import check_one_set
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, tested_split, unread_notes
+from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names, tested_split, unread_notes
 from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
 
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (
+    *(".apng", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2c", ".j2k", ".jp2", ".jpc", ".jpf"),
+    *(".jpx", ".npy", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
+)
+"""Those of the formats that fleetune.data.images decodes."""
+OTHER_IMAGES = (
+    *(".arw", ".avif", ".avifs", ".cr2", ".cr3", ".dcm", ".dds", ".dng", ".exr", ".hdr", ".heic", ".heif", ".jxl"),
+    *(".mpo", ".nef", ".npz", ".orf", ".pcx", ".pfm", ".psd", ".qoi", ".rw2", ".sgi", ".svg", ".tga"),
+)
+"""Those of images that cannot be read."""
 MAX_LISTED = 5
 
 
@@ -68,9 +78,17 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
     Raises Refused for images that would not be read, and if `needs_train` and none trains; a test split without classes
     is left out, and a note says so.
     """
+    if others := _images(folder, OTHER_IMAGES):
+        raise Told(
+            "{}: images such as {} cannot be read, and none is left out in silence; save them as PNG or JPEG, or take "
+            "them out of the folder",
+            folder,
+            _listed(others),
+        )
     whole = _Place(path=folder, images=_images(folder))
     if not whole.images:
         return None
+    check_one_set(folder, [folder / image for image in whole.images])
     place = _innermost(whole)
     splits = _splits(place)
     without = [name for name, places in splits.items() if not any(one.folders for one in places)]
@@ -111,6 +129,7 @@ def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
     names = {one: split_names(one.path.name) for one in place.folders}
     trains = any(words == {TRAIN} and one.folders for one, words in names.items())
     if not names or not (trains or all(names.values())):
+        _check_classes(place)
         return {TRAIN: (place,)}
     splits: dict[str, tuple[_Place, ...]] = {}
     for one, words in names.items():
@@ -120,6 +139,23 @@ def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
         (word,) = words
         splits[word] = (*splits.get(word, ()), one)
     return splits
+
+
+def _check_classes(place: _Place) -> None:
+    """Refuse folders that may be those of splits: each holds only folders, and the same, or some mean splits."""
+    inside = [{each.path.name for each in one.folders} for one in place.folders]
+    joined = {joined_names(one.path.name) for one in place.folders}
+    alike = len(inside[0]) > 1 and all(names == inside[0] for names in inside) if inside[1:] else False
+    if not any(one.beside for one in place.folders) and (alike or ({TRAIN} in joined and len(joined) > 1)):
+        raise Told(
+            "{}: it is not clear whether {} are classes or splits, since they hold nothing but folders ({}); call "
+            "splits {train} and {tests}, or move the images of each class out of its folders",
+            place.path,
+            _listed([one.path.name for one in place.folders]),
+            _listed(sorted(set().union(*inside))),
+            train=TRAIN,
+            tests=TEST_NAMES[0],
+        )
 
 
 def _unclear(place: _Place, words: frozenset[str]) -> Refused:
@@ -183,13 +219,13 @@ def _table(root: Path, split: _Place, request: DataRequest) -> ImageFolderTable:
     )
 
 
-def _images(folder: Path) -> tuple[str, ...]:
+def _images(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> tuple[str, ...]:
     """Paths of all images in a folder, relative to it and sorted; not those that are hidden."""
     found: list[str] = []
     for where, folders, names in os.walk(folder, followlinks=True):
         here = Path(where)
         folders[:] = [name for name in folders if not name.startswith(".") and not _is_above(here / name, here)]
-        images = (here / name for name in names if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES))
+        images = (here / name for name in names if not name.startswith(".") and name.lower().endswith(suffixes))
         found += [image.relative_to(folder).as_posix() for image in images if image.is_file()]
     return tuple(sorted(found))
 

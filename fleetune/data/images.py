@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fleetune.data.lfs_pointers import check_fetched
 from fleetune.data.public_words import Told, noted
 from fleetune.errors import Refused
 
@@ -113,7 +114,10 @@ def _resolve_inside(location: str, name: str, folder: Path | None) -> Path:
 
 def _npy(location: str, path: Path) -> Any:
     try:
+        check_fetched(location, path)
         found = np.load(path, allow_pickle=False, mmap_mode="r")  # mapped: the header may claim any size
+    except Told:
+        raise
     except (OSError, ValueError, EOFError, OverflowError) as error:
         raise Told("{location}: cannot be read as an array ({})", error, location=location) from None
     _check_pixel_count(location, found.size // MAX_CHANNELS)
@@ -122,6 +126,7 @@ def _npy(location: str, path: Path) -> Any:
 
 def _read(location: str, path: Path) -> bytes:
     try:
+        check_fetched(location, path)
         return path.read_bytes()
     except OSError as error:
         raise Told(

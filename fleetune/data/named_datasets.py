@@ -21,8 +21,9 @@ import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.class_features import loaded_names
+from fleetune.data.labelled_split import labelled_split
 from fleetune.data.public_words import Told
-from fleetune.data.splits import tested_split, unread_notes
+from fleetune.data.splits import TRAIN, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable, without_nulls
 from fleetune.errors import TryAgain, first_line
 from fleetune.hub import COMMIT, DATASET, HubRefusal, HubSilence, commit_of
@@ -140,13 +141,15 @@ class HubTable:
 def hub_source(request: DataRequest) -> DataSource:
     """Open the data set's train split and its test split (validation if there is no test); a note names the others."""
     splits = _load(request.source, request.streaming)
-    test = tested_split(splits)
     if "train" not in splits:
         raise Told(
             "data: {source} has the splits {}; one must be called train",
             ", ".join(splits),
             source=request.source,
         )
+    test, unlabelled_notes = labelled_split(
+        splits, lambda split: (_first_rows(request, split, splits[split]),), request.label_column
+    )
     train_rows, test_rows = streamed_rows(request, bool(test)) if request.streaming else (None, None)
     return DataSource(
         train=(_hub_table(f"{request.source} (train)", splits["train"], train_rows),),
@@ -155,8 +158,14 @@ def hub_source(request: DataRequest) -> DataSource:
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
-        notes=unread_notes(request.source, splits, test),
+        notes=(*unlabelled_notes, *unread_notes(request.source, splits, test)),
     )
+
+
+def _first_rows(request: DataRequest, split: str, dataset: Any) -> HubTable:
+    """A split, of a stream its first rows, to see whether they have labels."""
+    most = request.train_samples if split == TRAIN else request.test_samples
+    return HubTable(name=f"{request.source} ({split})", dataset=dataset.take(most) if request.streaming else dataset)
 
 
 def streamed_rows(request: DataRequest, has_test: bool) -> tuple[int, int]:

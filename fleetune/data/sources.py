@@ -1,5 +1,6 @@
 """Sources of the `data` section: built-in sets, files, folders and hub names; opens, validates and digests them."""
 
+import functools
 import hashlib
 import json
 import math
@@ -14,8 +15,9 @@ from pathlib import Path
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
-from fleetune.data.folders import data_files, folder_splits, listed_splits
+from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits, unread_file_notes
 from fleetune.data.image_folders import image_folder_source
+from fleetune.data.labelled_split import labelled_split
 from fleetune.data.named_datasets import (
     HUB_NAME,
     digits,
@@ -27,7 +29,15 @@ from fleetune.data.named_datasets import (
     stdlib_sources,
 )
 from fleetune.data.public_words import Told, ToldAgain
-from fleetune.data.splits import check_has_files, check_test_rows, held_out_count, newest, tested_split, unread_notes
+from fleetune.data.splits import (
+    TRAIN,
+    check_has_files,
+    check_test_rows,
+    held_out_count,
+    newest,
+    split_names,
+    unread_notes,
+)
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.data.tokenization import chat_template_text
 from fleetune.filesystem import check_symlinks, expanded, file_digest
@@ -87,18 +97,24 @@ def validation_request(request: DataRequest) -> DataRequest:
 
 
 def listed_files(request: DataRequest) -> tuple[Path, ...]:
-    """The files that `data.files` lists, those of a pattern by name; Refused if one does not exist."""
-    found: dict[Path, None] = {}
+    """The files that `data.files` lists, those of a pattern by name; Refused if one does not exist.
+
+    A link counts by its own name, as in the hub's cache, where what it points to has none. A file that is named twice
+    is read once, unless one name trains and the other is tested on.
+    """
+    found: dict[tuple[Path, frozenset[str]], Path] = {}
     for pattern in request.files:
         path = expanded(pattern)
         matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
         if not matched:
             raise Told("data: files names {!r}, which no file matches; give existing files", pattern)
+        if matched != [path]:
+            check_shards(matched)
         for file in matched:
             if not file.is_file():
                 raise Told("data: files names {}, which is no file; give its files, such as {}/*.jsonl", file, file)
-            found[file.resolve()] = None
-    return tuple(found)
+            found.setdefault((file.resolve(), split_names(file.name)), file.absolute())
+    return tuple(found.values())
 
 
 def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
@@ -125,16 +141,24 @@ def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
 
 
 def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
-    tested = tested_split(splits)
+    @functools.cache
+    def opened(split: str) -> tuple[Table, ...]:
+        return tuple(open_table(file) for file in splits.get(split, ()))
+
+    tested, unlabelled_notes = labelled_split(splits, opened, request.label_column)
     return DataSource(
-        train=tuple(open_table(file) for file in splits.get("train", ())),
-        test=tuple(open_table(file) for file in splits.get(tested, ())),
+        train=opened(TRAIN),
+        test=opened(tested),
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
-        notes=unread_notes(source_name(request), splits, tested),
+        notes=(
+            *unlabelled_notes,
+            *unread_notes(source_name(request), splits, tested),
+            *(unread_file_notes(folder) if folder is not None else ()),
+        ),
     )
 
 
@@ -227,10 +251,12 @@ def source_name(request: DataRequest) -> str:
         return ", ".join(file.name for file in listed_files(request))
     source = request.source
     path = None if source in BUILTIN_SOURCES else source_path(source)
-    return source if path is None else path.resolve().name
+    if path is None:
+        return source
+    return path.name if path.is_file() else path.resolve().name
 
 
-DATA_VERSION = 5
+DATA_VERSION = 6
 """Increased whenever this package would prepare different arrays from the same source."""
 
 

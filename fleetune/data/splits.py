@@ -4,6 +4,7 @@ A window is the last files of a folder by name, with a split that no other windo
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,12 +28,24 @@ SPLIT_WORDS = {
     "evaluation": "eval",
 }
 """Word in the name of a file or folder -> the split that it names; those of the `datasets` package."""
+NUMBERS = re.compile(r"(\d+)")
 NO_LETTERS = re.compile(r"[\W\d_]+")
+CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+JOINED = re.compile(r"^(train|test|valid)|(train|test|valid)$|^(val|dev|eval)(?=set|data|split|file)")
+NO_JOIN = frozenset({"attest", "contest", "greatest", "latest", "protest", "restrain", "strain", "trainer", "trainers"})
+"""Words that only look as if one of a split were joined to others."""
 
 
 def split_names(name: str) -> frozenset[str]:
     """The splits that the name of a file or folder has as words, between anything but letters: `imdb_train-2.jsonl`."""
     return frozenset(SPLIT_WORDS[word] for word in NO_LETTERS.split(name.lower()) if word in SPLIT_WORDS)
+
+
+def joined_names(name: str) -> frozenset[str]:
+    """The splits that a name has or may mean by a word that is joined to another: `trainset`, `imdbTest`."""
+    words = {word for word in NO_LETTERS.split(CAPITAL.sub(" ", name).lower()) if word not in NO_JOIN}
+    joined = {next(filter(None, found.groups())) for word in words if (found := JOINED.search(word))}
+    return split_names(" ".join({*joined, *words}))
 
 
 def tested_split(names: Iterable[str]) -> str:
@@ -158,10 +171,31 @@ def check_has_files(request: DataRequest, has_files: bool) -> None:
 
 
 def newest(request: DataRequest, splits: Mapping[str, tuple[Path, ...]]) -> dict[str, tuple[Path, ...]]:
-    """The files by split, of the train split only the last `newest_files` by name; test files stay as they are."""
+    """The files by split, of the train split only the last `newest_files` by name; test files stay as they are.
+
+    Numbers in names count as such: day-10 is newer than day-9. Raises Refused for files in several folders, unless the
+    names of all folders have numbers (2026/11), if their names and their folders disagree on which files are newest.
+    """
     if request.newest_files is None:
         return dict(splits)
-    return {**splits, TRAIN: tuple(sorted(splits[TRAIN])[-request.newest_files :])}
+    ordered = sorted(splits[TRAIN], key=lambda file: [_in_order(part) for part in file.parts])
+    kept = ordered[-request.newest_files :]
+    by_name = sorted(ordered, key=lambda file: _in_order(file.name))[-request.newest_files :]
+    below = os.path.commonpath([file.parent for file in ordered])
+    dated = all(NUMBERS.search(part) for file in ordered for part in file.relative_to(below).parts[:-1])
+    if not dated and (unlike := sorted({*by_name} - {*kept})):
+        raise Told(
+            "data: newest_files: it is not clear whether {} or {} is newer, which lie in folders without a date; keep "
+            "the files in one folder, or name all folders by date",
+            unlike[0],
+            next(file for file in kept if file not in by_name),
+        )
+    return {**splits, TRAIN: tuple(sorted(kept))}
+
+
+def _in_order(name: str) -> tuple[list[str | int], str]:
+    """Sorts names by the numbers in them."""
+    return [int(part) if part.isdecimal() else part for part in NUMBERS.split(name)], name
 
 
 def held_out(keys: Keys, fraction: float, seed: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

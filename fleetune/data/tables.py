@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from fleetune.contracts.run_config import COMPLETIONS, TARGET_COLUMN
 from fleetune.data.class_features import stored_names
+from fleetune.data.lfs_pointers import check_fetched
 from fleetune.data.public_words import Place, Told
 from fleetune.errors import first_line
 
@@ -98,6 +99,8 @@ def row_place(table: Table, number: int) -> Place:
 BATCH_ROWS = 1024
 LONGEST_FIELD = 1 << 24
 """Most characters of a CSV field: a quote that is never closed does not fill the memory."""
+FILE_FORMAT, END_OF_STREAM = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
+"""Beginning of Arrow files that are no stream, and end of those that are."""
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
@@ -112,11 +115,18 @@ def open_table(path: Path) -> Table:
             suffixes=", ".join(FILE_SUFFIXES),
         )
     try:
+        check_fetched(str(path), path)
         return opener(path)
     except OSError as error:
         raise Told("{}: cannot be read ({}); give a readable file", path, error.strerror or error) from None
-    except (pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from None
+    except (pa.ArrowException, csv.Error) as error:
         raise Told("{}: not a whole {} file ({})", path, path.suffix[1:], first_line(error)) from None
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> Told:
+    return Told("{}: it is not UTF-8 ({}); save it as UTF-8", path, error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +189,9 @@ class CsvTable:
                         )
                     if fields:
                         yield reader.line_num, dict(zip(self.columns, fields, strict=True))
-            except (csv.Error, UnicodeDecodeError) as error:
+            except UnicodeDecodeError as error:
+                raise _not_utf8(self.path, error) from None
+            except csv.Error as error:
                 raise Told(
                     "{}: line {number} cannot be read ({})",
                     self.path,
@@ -251,6 +263,8 @@ def _open_json_lines(path: Path) -> Table:
 def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         values = json.loads(line, object_pairs_hook=_unique_keys)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from None
     except (ValueError, RecursionError) as error:
         raise Told(
             "{}: line {number} is not JSON ({}); give one JSON object per line",
@@ -285,6 +299,8 @@ def _open_json(path: Path) -> Table:
         return _open_json_lines(path)
     try:
         values = json.loads(content, object_pairs_hook=_unique_keys)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from None
     except (ValueError, RecursionError) as error:
         raise Told("{}: it is not JSON ({}); give a list of objects", path, error) from None
     for number, each in enumerate(values, start=1):
@@ -335,16 +351,40 @@ def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _open_arrow(path: Path) -> Table:
-    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-        _check_columns(path, stream.schema.names)
-        return ArrowTable(path=path, schema=stream.schema, batches=_arrow_batches)
+    with pa.memory_map(str(path)) as mapped, _arrow_reader(path, mapped) as reader:
+        _check_columns(path, reader.schema.names)
+        return ArrowTable(path=path, schema=reader.schema, batches=_arrow_batches)
+
+
+def _arrow_reader(path: Path, mapped: pa.MemoryMappedFile) -> pa.RecordBatchStreamReader | pa.RecordBatchFileReader:
+    """Reader of a stream, or of the file format of Arrow (Feather), which ends in a table of its parts."""
+    start, end = mapped.read(len(FILE_FORMAT)), b""
+    if mapped.size() > len(END_OF_STREAM):
+        mapped.seek(mapped.size() - len(END_OF_STREAM))
+        end = mapped.read()
+    mapped.seek(0)
+    if start == FILE_FORMAT:
+        return pa.ipc.open_file(mapped)
+    reader = pa.ipc.open_stream(mapped)
+    if end != END_OF_STREAM:
+        raise Told("{}: it has no end, so whoever wrote it was stopped, and rows may be missing; write it again", path)
+    return reader
 
 
 def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-        for batch in stream:
+    with pa.memory_map(str(path)) as mapped, _arrow_reader(path, mapped) as reader:
+        for batch in _batches(reader):
             for first in range(0, batch.num_rows, BATCH_ROWS):
                 yield batch.slice(first, BATCH_ROWS)
+        if isinstance(reader, pa.RecordBatchStreamReader) and mapped.tell() != mapped.size():
+            raise Told("{}: more follows after the end of its rows, and would not be read; write it again", path)
+
+
+def _batches(reader: pa.RecordBatchStreamReader | pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.RecordBatchStreamReader):
+        yield from reader
+    else:
+        yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
 SUFFIXES: dict[str, Callable[[Path], Table]] = {

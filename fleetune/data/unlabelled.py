@@ -20,12 +20,13 @@ from fleetune.data.dialogues import (
     row_format,
 )
 from fleetune.data.examples import Example
+from fleetune.data.image_folders import IMAGE_SUFFIXES, OTHER_IMAGES
 from fleetune.data.images import as_image
+from fleetune.data.lfs_pointers import check_fetched
 from fleetune.data.messages import ASSISTANT
 from fleetune.data.tables import FILE_SUFFIXES, open_table
 from fleetune.errors import Refused
 
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".npy", ".png", ".ppm", ".tif", ".tiff", ".webp")
 LINES = ".txt"
 
 
@@ -45,7 +46,10 @@ def _asked(location: str, text: str, chats: bool) -> Example:
 def asked_images(paths: Sequence[Path]) -> Iterator[Example]:
     """The images of files and folders (those in them, by name); Refused for a path that is neither."""
     for path in paths:
-        files = sorted(file for file in path.iterdir() if is_image(file)) if path.is_dir() else [path]
+        there = sorted(path.iterdir()) if path.is_dir() else []
+        if other := next((file for file in there if file.suffix.lower() in OTHER_IMAGES), None):
+            raise Refused(f"{other}: cannot be read; save it as PNG or JPEG, or take it out of the folder")
+        files = [file for file in there if is_image(file)] if path.is_dir() else [path]
         if not files:
             raise Refused(f"{path}: no image in it; images end in {', '.join(IMAGE_SUFFIXES)}")
         for file in files:
@@ -83,6 +87,7 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
 
 def _asked_lines(path: Path, chats: bool) -> Iterator[Example]:
     try:
+        check_fetched(str(path), path)
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: cannot be read ({error}); give a text file in UTF-8") from None

@@ -1,7 +1,7 @@
 """Writes the `data` artifact: a folder of arrays, split by split and in chunks of samples."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -15,6 +15,7 @@ from fleetune.contracts.input_spec import IGNORE_INDEX, InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number, predicts_tokens
+from fleetune.data.cut_files import cut_notes
 from fleetune.data.examples import Example, Survey, check_task
 from fleetune.data.image_processor import ImageEncoder, ImageProcessor, open_image_processor
 from fleetune.data.job import (
@@ -99,7 +100,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
             digest=checked_digest(request, asked.expected_digest),
             seed=asked.seed,
             pad_token_id=written.pad_token_id,
-            notes=(*_input_notes(spec), *source.notes, *written.notes),
+            notes=(*_input_notes(spec), *source.notes, *cut_notes(source, spec.task), *written.notes),
             chats=written.chats,
             local=_local_info(asked, written),
             files=file_digests(part),
@@ -193,6 +194,7 @@ def _write_samples(job: Job) -> Written:
             *unread_notes(job),
             *(() if isinstance(encoder, ImageEncoder) else encoder.notes(sum(map(len, rows_by_split.values())))),
             *untaught,
+            *_dim_notes(surveys.values()),
             *_training_notes(job, classes, surveys, rows_by_split, arrays),
         ),
         label_ids=classes.ids_by_name,
@@ -209,6 +211,16 @@ def _text_encoder(job: Job, tokenizer: Any, classes: LabelMapping) -> TextEncode
     if spec.task != "causal-lm":
         check_length(tokenizer, "max_length", request.max_length)
     return TextEncoder(tokenizer=tokenizer, length=request.max_length, spec=spec, classes=classes)
+
+
+def _dim_notes(surveys: Collection[Survey]) -> Iterator[str]:
+    """A sentence if most images look alike to a model, as do those whose levels end far below white."""
+    dim, total = sum(one.dim for one in surveys), sum(len(one.content_keys) for one in surveys)
+    if 2 * dim > total:
+        yield (
+            f"{dim} of {total} images are all but black, or all but white, in every pixel, as images of 16 bits are "
+            "that use 12 or fewer; scale their levels so that white is 65535"
+        )
 
 
 def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:

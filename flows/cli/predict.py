@@ -9,7 +9,6 @@ import typer
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.formatting import visible
 from flows.cli.export import PastRun
 from flows.cli.options import CommonOptions, with_options
 
@@ -44,7 +43,7 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
     from fleetune.contracts import json_io
     from flows.hand_over.predict import Asked
     from flows.hand_over.predict import predict as ask
-    from flows.hand_over.trained_run import trained_run
+    from flows.hand_over.trained_run import tell, trained_run
 
     found = trained_run(options.store(), run)
     given = texts or ()
@@ -58,9 +57,7 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
     else:
         _print(options, predictions)
     if cut:
-        sys.stderr.write(
-            f"note: {len(cut)} longer than the texts of training, and cut; the first is {visible(cut[0])}\n"
-        )
+        tell(f"{len(cut)} longer than the texts of training, and cut; the first is {cut[0]}")
 
 
 def _lines(content: bytes) -> list[str]:

@@ -12,7 +12,7 @@ from fleetune.data.examples import Example
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.unlabelled import asked_images, asked_rows, asked_texts, is_image
 from fleetune.errors import Refused
-from flows.hand_over.trained_run import TrainedRun
+from flows.hand_over.trained_run import TrainedRun, tell
 
 if TYPE_CHECKING:
     from fleetune.evaluation.prediction import Prediction
@@ -43,7 +43,7 @@ def predict(found: TrainedRun, asked: Asked) -> "Iterator[Prediction]":
     data = PreparedData(found.data)
     every = _inputs(asked, data, found.run.config.data)
     first = next(every)  # a wrong input is said before a model is loaded
-    model = load_result(found.checkpoint, found.model, found.run.config.model)
+    model = load_result(found.checkpoint, found.model, found.run.config.model, tell)
     predictor = Predictor(model=model, data=data, new_tokens=asked.new_tokens, cut=asked.cut)
     return predictor.predictions(chain([first], every))
 

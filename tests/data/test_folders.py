@@ -59,6 +59,66 @@ def test_a_split_word_counts_wherever_it_stands_in_a_name(train: str, test: str,
     assert texts(listed, "test") == texts(data, "test") and listed.size("train") == 20
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("trainset.jsonl", "testset.jsonl"),
+        ("imdbTrain.jsonl", "imdbTest.jsonl"),
+        ("traindata/a.jsonl", "valdata/a.jsonl"),
+        ("imdbTrain.jsonl", "imdbDev.jsonl"),
+    ],
+)
+def test_split_words_that_are_joined_to_others_are_unclear(one: str, other: str, tmp_path: Path) -> None:
+    """Bug: trainset and testset both trained, in a folder and in a pattern, since neither has the word of a split."""
+    source = folder(tmp_path / "set", one, other)
+    for request in (DataRequest(source=str(source)), DataRequest(files=(f"{source}/**/*.jsonl",))):
+        with pytest.raises(Refused, match=rf"not clear which files train, since .*{one}.* as a word of its own"):
+            validate_data(request, "sequence-classification")
+
+
+def test_a_test_split_may_be_all_that_is_joined(tmp_path: Path) -> None:
+    """A file that only seems to be tested on is no training data of a folder; listed it is, as are words that only
+    look joined, and files that all look alike."""
+    source = folder(tmp_path / "set", "imdb.jsonl", "imdbtest.jsonl")
+    with pytest.raises(Refused, match=r"since imdbtest\.jsonl may name splits"):
+        validate_data(DataRequest(source=str(source)), "sequence-classification")
+    validate_data(DataRequest(files=(f"{source}/*.jsonl",)), "sequence-classification")
+    for number, names in enumerate((("latest.jsonl", "contest.jsonl"), ("testset-1.jsonl", "testset-2.jsonl"))):
+        validate_data(DataRequest(source=str(folder(tmp_path / str(number), *names))), "sequence-classification")
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (("train-00000-of-00003", "train-00002-of-00003", "test-00000-of-00001"), "train-00001-of-00003"),
+        (("train-00000-of-00002-a1b2c3", "test-00000-of-00001-d4e5f6"), "train-00001-of-00002"),
+        (("data/part-2-of-3", "data/part-3-of-3"), "part-1-of-3"),
+    ],
+)
+def test_missing_shards_are_named(names: tuple[str, ...], missing: str, tmp_path: Path) -> None:
+    """Bug: a folder with two of three files trained on these; so did a pattern. Listed one by one they are wanted."""
+    source = folder(tmp_path / "set", *(f"{name}.jsonl" for name in names))
+    for request in (DataRequest(source=str(source)), DataRequest(files=(f"{source}/**/*.jsonl",))):
+        with pytest.raises(Refused, match=rf"are missing \({missing}\); fetch them, or list what there is"):
+            validate_data(request, "sequence-classification")
+    listed = DataRequest(files=tuple(f"{source}/{name}.jsonl" for name in names))
+    validate_data(listed, "sequence-classification")
+
+
+def test_shards_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    """Those of an older revision, with another hash in their names, were read beside the newer ones."""
+    folder(tmp_path / "set", "train-00000-of-00001-a1.jsonl", "train-00000-of-00001-b2.jsonl")
+    with pytest.raises(Refused, match=r"00001-b2\.jsonl: another file has its number, too; take the older one"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
+def test_whole_sets_of_shards_are_read(tmp_path: Path) -> None:
+    """They are numbered from 0 or from 1; what stands behind their number may differ."""
+    names = ("train-00000-of-00002-a.jsonl", "train-00001-of-00002-b.jsonl", "test-1-of-2.jsonl", "test-2-of-2.jsonl")
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", *names))
+    assert (data.size("train"), data.size("test")) == (40, 40)
+
+
 def test_a_folder_that_is_renamed_to_a_split_is_noticed(tmp_path: Path) -> None:
     """Listed files whose folder becomes that of a test split have another digest, since other rows train."""
     source = folder(tmp_path / "set", "train/a.jsonl", "more/a.jsonl")
@@ -101,6 +161,25 @@ def test_hidden_files_are_no_data(tmp_path: Path) -> None:
     names = ("train.jsonl", ".checkpoints/train.jsonl", ".train.jsonl", ".cache/other.csv", "test.jsonl")
     data = prepared(tmp_path / "d", folder(tmp_path / "set", *names))
     assert (data.size("train"), data.size("test")) == (20, 20)
+
+
+@pytest.mark.parametrize("name", ["test.json", "test.tsv", "dev.NDJSON", "test.jsonl.gz", "val/a.zip", "train.txt"])
+def test_a_split_in_a_file_that_is_not_read_is_refused(name: str, tmp_path: Path) -> None:
+    """Bug: train.jsonl beside test.json was trained on and tested on a share of itself, without a word."""
+    folder(tmp_path / "set", "train.jsonl", name)
+    with pytest.raises(Refused, match=rf"{name} would not be read, since of a folder only \.jsonl, .* take it out"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+    (tmp_path / "set" / "train.jsonl").unlink()
+    with pytest.raises(Refused, match=rf"{name} would not be read"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
+def test_files_that_are_not_read_are_told(tmp_path: Path) -> None:
+    """Files that may hold rows are named in a note, those that describe a set and hidden ones are not."""
+    names = ("a.jsonl", "b.json", "more/c.csv.gz", "dataset_info.json", ".old/train.json", "README.md")
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", *names))
+    read = "of the files of set, those in .jsonl, .csv, .parquet, .arrow are read"
+    assert data.info.notes == (f"{read}; not read: b.json, more/c.csv.gz",)
 
 
 def test_a_second_test_split_is_told(tmp_path: Path) -> None:

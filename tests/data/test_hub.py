@@ -17,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.named_datasets import HubTable
-from fleetune.data.sources import content_digest, pinned_request
+from fleetune.data.sources import content_digest, pinned_request, validate_data
 from fleetune.errors import Refused, TryAgain
 from tests.support.data.samples import FRUITS, TEXT, prepared, texts, whole
 
@@ -98,6 +98,19 @@ def test_saved_single_dataset_is_held_out(tmp_path: Path) -> None:
     save_to_disk(tmp_path / "set", FRUITS)
     data = prepared(tmp_path / "d", tmp_path / "set", test_fraction=0.3)
     assert (data.size("train"), data.size("test")) == (14, 6)
+
+
+@pytest.mark.parametrize("key", ["_indices_data_files", "_indices_files"])
+def test_a_saved_choice_of_rows_is_refused(key: str, tmp_path: Path) -> None:
+    """Bug: of a set that older versions saved with the numbers of its rows, all rows of the files were read."""
+    save_to_disk(tmp_path / "set", FRUITS)
+    state = json.loads((tmp_path / "set" / "state.json").read_text())
+    for chosen in ([], None, [{"filename": "indices.arrow"}]):
+        (tmp_path / "set" / "state.json").write_text(json.dumps({**state, key: chosen}))
+        if not chosen:
+            validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+    with pytest.raises(Refused, match=r"set: only some rows .*; call its flatten_indices\(\) and save it again"):
+        validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
 
 
 def test_parquet_clone_is_read(tmp_path: Path) -> None:

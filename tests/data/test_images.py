@@ -15,6 +15,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.images import as_image, convert_channels, resize
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest
+from fleetune.data.unlabelled import asked_images
 from fleetune.errors import Refused
 from tests.support.data.samples import every_byte, json_lines, prepared, whole
 
@@ -159,6 +160,21 @@ def test_grey_of_more_than_8_bits_keeps_its_levels(case: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("white", "inverted", "told"), [(4095, False, True), (4095, True, True), (65535, False, False)]
+)
+def test_sixteen_bits_that_hold_twelve_are_told(white: int, inverted: bool, told: bool, tmp_path: Path) -> None:
+    """Bug: images of a camera of 12 bits were read as nearly black ones without a word. Where 0 is white, they are
+    nearly white; and a set that uses its 16 bits may have a dark image."""
+    for number in range(10):
+        path = tmp_path / "set" / "ab"[number % 2] / f"{number}.tif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        levels = np.array([[0, white // 2], [white, number]], dtype=np.uint16) // (1 if number else 20)
+        Image.fromarray(levels).save(path, tiffinfo={262: 0} if inverted else {})
+    notes = prepared(tmp_path / "d", tmp_path / "set", SPEC).info.notes
+    assert any("10 of 10 images are all but black" in note and "12 or fewer" in note for note in notes) == told
+
+
+@pytest.mark.parametrize(
     ("dtype", "pixels"),
     [(np.int32, [0, 70000]), (np.int32, [-1, 5]), (np.float32, [0, 255]), (np.float32, [0, float("nan")])],
 )
@@ -264,6 +280,31 @@ def test_folders_are_classes(tmp_path: Path) -> None:
     assert (data.size("train"), data.size("test")) == (12, 3)
 
 
+@pytest.mark.parametrize("suffix", ["jfif", "jpe", "ppm", "jp2", "JPEG", "dib", "apng"])
+def test_every_suffix_of_a_format_that_is_decoded_is_an_image(suffix: str, tmp_path: Path) -> None:
+    """Bug: these were left out without a word, of a folder of classes and of one that is asked about."""
+    for name, shade in SHADES.items():
+        for number in range(2):
+            picture(tmp_path / "set" / name / f"{number}.png", shade + number)
+        picture(tmp_path / "set" / name / "2.png", shade + 2)
+        (tmp_path / "set" / name / "2.png").rename(tmp_path / "set" / name / f"2.{suffix}")
+    data = prepared(tmp_path / "d", tmp_path / "set", SPEC)
+    assert shades(data, "train") | shades(data, "test") == expected(3)
+    assert len(list(asked_images([tmp_path / "set" / "cat"]))) == 3
+
+
+@pytest.mark.parametrize("name", ["cat/9.heic", "dog/9.AVIF", "9.jxl"])
+def test_images_that_cannot_be_read_are_refused(name: str, tmp_path: Path) -> None:
+    """Bug: they were left out without a word; with nothing else in the folder they are named, too."""
+    for folder in (zoo(tmp_path / "set"), tmp_path / "alone"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+        with pytest.raises(Refused, match=rf"images such as {name} cannot be read.*; save them as PNG or JPEG"):
+            prepared(tmp_path / "d", folder, SPEC)
+        with pytest.raises(Refused, match=f"{Path(name).name}: cannot be read; save it as PNG or JPEG"):
+            list(asked_images([(folder / name).parent]))
+
+
 @pytest.mark.parametrize("test", ["test", "validation", "val"])
 def test_splits_may_be_above_the_classes(test: str, tmp_path: Path) -> None:
     """With train/ and test/ above the classes, each split keeps its own images."""
@@ -300,6 +341,14 @@ def test_a_class_called_test_is_a_class(tmp_path: Path) -> None:
     assert prepared(tmp_path / "d", tmp_path / "set", SPEC).labels == ("ant", "cat", "dog", "test", "train")
 
 
+def test_classes_may_have_a_folder_of_one_name(tmp_path: Path) -> None:
+    """Classes that each keep their images in a folder `images` are classes."""
+    for number, name in enumerate(("cat", "dog", "ant")):
+        picture(tmp_path / "set" / name / "images" / "1.png", number)
+        picture(tmp_path / "set" / name / "images" / "2.png", number + 9)
+    assert prepared(tmp_path / "d", tmp_path / "set", SPEC).labels == ("ant", "cat", "dog")
+
+
 def test_a_test_split_without_classes_is_told(tmp_path: Path) -> None:
     """Bug: images to predict, in `test` without classes, made an empty split; a share of train is tested on instead."""
     zoo(tmp_path / "set" / "train")
@@ -318,6 +367,14 @@ def test_a_test_split_without_classes_is_told(tmp_path: Path) -> None:
         (("train/cat/1.png", "train/2.png"), r"set/train: 2\.png lies in no folder of a class"),
         (("train/cat/1.png", "train/dog/2.png", "extra/cat/3.png"), "set/extra: it names no split, and others beside"),
         (("train/cat/1.png", "test-train/dog/2.png"), "set/test-train: it names test and train, so its images would"),
+        (
+            ("trainset/cat/1.png", "trainset/dog/1.png", "testset/cat/2.png"),
+            r"set: it is not clear whether testset, trainset are classes or splits, .* \(cat, dog\)",
+        ),
+        (
+            ("one/cat/1.png", "one/dog/2.png", "two/cat/3.png", "two/dog/4.png"),
+            "not clear whether one, two are classes or splits",
+        ),
         (("test/cat/1.png", "val/dog/2.png"), "set: no train images, only those of test, val; keep what to train on"),
     ],
 )

@@ -62,6 +62,35 @@ def test_test_files_stay(days: Path) -> None:
     validate_data(request(days, 1), "sequence-classification")
 
 
+@pytest.mark.parametrize(
+    ("names", "newest"),
+    [
+        ([f"day-{n}" for n in range(1, 12)], "day-11"),
+        (["2026/9/30", "2026/10/2", "2026/10/10"], "2026/10/10"),
+        (["2025/12", "2026/1"], "2026/1"),
+        (["a/2026-01", "b/2026-12"], "b/2026-12"),
+    ],
+)
+def test_numbers_in_names_count_as_numbers(names: list[str], newest: str, tmp_path: Path) -> None:
+    """Bug: day-9 was newer than day-10, since names were sorted by their characters."""
+    for name in names:
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"text": f"{name} {fruit} {n}", "label": fruit} for n in range(20) for fruit in ("pear", "apple")]
+        json_lines(tmp_path / "set" / f"{name}.jsonl", rows)
+    data = prepared(tmp_path / "d", tmp_path / "set", newest_files=1)
+    assert {text.split()[0] for text in texts(data, "train")} == {newest}
+
+
+def test_folders_that_disagree_with_names_are_refused(tmp_path: Path) -> None:
+    """Bug: b/2026-01 was newer than a/2026-12. What is clear without the folders is read."""
+    for name in ("b/2026-01", "a/2026-12"):
+        (tmp_path / name).parent.mkdir()
+        json_lines(tmp_path / f"{name}.jsonl", [{"text": f"{name} {fruit}", "label": fruit} for fruit in ("x", "y")])
+    with pytest.raises(Refused, match=r"not clear whether .*a/2026-12\.jsonl or .*b/2026-01\.jsonl is newer"):
+        content_digest(request(tmp_path, 1))
+    assert content_digest(request(tmp_path, 2))
+
+
 def test_only_folders_of_files_have_newest_ones(days: Path, tmp_path: Path) -> None:
     """A single file, a built-in set and an empty folder are refused by name, and so is a window without files."""
     (tmp_path / "empty").mkdir()

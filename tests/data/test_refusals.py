@@ -59,11 +59,42 @@ def test_bad_file_is_refused(case: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_not_utf8_is_refused(tmp_path: Path) -> None:
-    """A Latin-1 CSV is refused, with the line near which it fails."""
-    (tmp_path / "r.csv").write_bytes(b"text,label\na,x\nb\xe9,y\n")
-    with pytest.raises(Refused, match=r"r\.csv"):
-        prepared(tmp_path / "d", tmp_path / "r.csv")
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+@pytest.mark.parametrize("name", ["r.csv", "r.jsonl", "r.json", "list.json"])
+def test_not_utf8_is_refused(name: str, encoding: str, tmp_path: Path) -> None:
+    """What to do about it is told, also where it shows far behind the first row; JSON allows a list in UTF-16."""
+    rows = [{**row, "text": row["text"] + "\u00e9" * (n // 2000)} for n, row in enumerate(FRUITS * 101)]
+    plain = [json.dumps(row, ensure_ascii=False) for row in rows]
+    if name == "r.csv":
+        plain = ["text,label", *(f"{row['text']},{row['label']}" for row in rows)]
+    text = f"[{', '.join(plain)}]" if name == "list.json" else "\n".join(plain)
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    if (name, encoding) == ("list.json", "utf-16"):
+        assert prepared(tmp_path / "d", tmp_path / name).size("train")
+        return
+    with pytest.raises(Refused, match=rf"{name}: it is not UTF-8 \(.*\); save it as UTF-8"):
+        prepared(tmp_path / "d", tmp_path / name)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "json", "parquet", "arrow"])
+def test_a_pointer_of_git_lfs_is_told(suffix: str, tmp_path: Path) -> None:
+    """Bug: what a clone has instead of its data was a damaged file, or one without the columns; so of images."""
+    (tmp_path / f"r.{suffix}").write_text(POINTER)
+    with pytest.raises(Refused, match=rf"r\.{suffix}: it is only a pointer of Git LFS, and no data; run git lfs pull"):
+        validate_data(DataRequest(source=str(tmp_path / f"r.{suffix}")), CLASSIFY)
+
+
+@pytest.mark.parametrize("name", ["1.png", "1.npy"])
+def test_an_image_that_is_a_pointer_of_git_lfs_is_told(name: str, tmp_path: Path) -> None:
+    """With the number and the name of the image."""
+    for kind in ("cat", "dog"):
+        (tmp_path / "set" / kind).mkdir(parents=True)
+        (tmp_path / "set" / kind / name).write_text(POINTER)
+    with pytest.raises(Refused, match=rf"image 1, image \({name}\): it is only a pointer of Git LFS"):
+        prepared(tmp_path / "d", tmp_path / "set", IMAGES)
 
 
 def test_cut_parquet_is_refused(tmp_path: Path) -> None:

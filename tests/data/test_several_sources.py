@@ -43,6 +43,29 @@ def test_files_and_patterns_give_the_rows_of_one_file(shelves: Path, tmp_path: P
         assert all(np.array_equal(wanted[name], rows) for name, rows in whole(data, "train").items())
 
 
+def test_a_link_counts_by_its_own_name(tmp_path: Path) -> None:
+    """Bug: links were read as the split that their target's name has, and those of the hub's cache, whose targets have
+    no suffix, were refused. A file that is named twice, once by a link, is read once."""
+    for place, name, rows in (("v1_test", "train", FRUITS), ("a1b2", "test", OTHER)):
+        json_lines(tmp_path / place, rows)
+        (tmp_path / f"{name}.jsonl").symlink_to(tmp_path / place)
+    (tmp_path / "other-train.jsonl").symlink_to(tmp_path / "train.jsonl")
+    data = made(tmp_path / "d", DataRequest(files=(str(tmp_path / "t*.jsonl"), str(tmp_path / "*.jsonl"))))
+    assert (data.size("train"), data.size("test")) == (20, 6)
+    assert data.info.source == "test.jsonl, train.jsonl"
+    assert made(tmp_path / "e", DataRequest(source=str(tmp_path / "train.jsonl"))).info.source == "train.jsonl"
+
+
+def test_links_of_two_splits_to_one_file_are_both_read(tmp_path: Path) -> None:
+    """The hub's cache keeps equal files once: the test split was then part of the training rows, without a word."""
+    json_lines(tmp_path / "a1b2", FRUITS)
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").symlink_to(tmp_path / "a1b2")
+    data = made(tmp_path / "d", DataRequest(files=(str(tmp_path / "*.jsonl"),)))
+    assert (data.size("train"), data.size("test")) == (20, 20)
+    assert "20 of 20 test rows are also training rows" in data.info.notes[0]
+
+
 def test_a_file_that_joins_a_pattern_is_noticed(shelves: Path) -> None:
     """The digest covers what the pattern matches now, by name and content."""
     request = DataRequest(files=(str(shelves / "?.jsonl"),))

@@ -97,6 +97,7 @@ def test_every_row_and_line_has_its_own_place(tmp_path: Path) -> None:
         ("a.xyz", "x", TEXT, "files end in"),
         ("a.txt", b"\xff\xfe\xff", TEXT, "cannot be read .*; give a text file in UTF-8"),
         ("a.txt", None, TEXT, "cannot be read .*; give a text file in UTF-8"),
+        ("a.txt", "version https://git-lfs.github.com/spec/v1", TEXT, "it is only a pointer of Git LFS"),
         ("a.csv", None, TEXT, "no such file; give a file that ends in"),
     ],
 )

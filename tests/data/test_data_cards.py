@@ -1,0 +1,104 @@
+"""The card of a data set, README.md, says which files are which set and split: what it says is not mixed up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.sources import validate_data
+from fleetune.errors import Refused
+from tests.support.data.samples import FRUITS, IMAGES, json_lines, prepared
+
+SETS = """configs:
+- config_name: cola
+  data_files:
+  - {split: train, path: cola/train-*}
+  - {split: validation, path: "cola/{validation,dev}-*"}
+- config_name: sst2
+  data_dir: sst2
+- config_name: gone
+  data_files: [gone/*.jsonl]
+"""
+ONE = """configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: [./a.jsonl, more]
+  - {split: test, path: "b*"}
+"""
+
+
+def folder(place: Path, card: str, *names: str) -> str:
+    """A folder with a card and files of these names."""
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        json_lines(place / name, FRUITS)
+    (place / "README.md").write_text(f"---\nlanguage: en\n{card}---\n# A set\n")
+    return str(place)
+
+
+def check(source: str) -> None:
+    """What happens before a run starts."""
+    validate_data(DataRequest(source=source), "sequence-classification")
+
+
+GLUE = ("cola/train-0.jsonl", "cola/validation-0.jsonl", "sst2/train-0.jsonl", "sst2/validation-0.jsonl")
+
+
+def test_several_sets_are_not_mixed(tmp_path: Path) -> None:
+    """Bug: a clone of GLUE trained on all of its sets as one. They are named, and the folder of one is read."""
+    source = folder(tmp_path / "glue", SETS, *GLUE)
+    with pytest.raises(Refused, match=r"several sets \(cola: cola/train-0.jsonl, .*; sst2: sst2/.*\); set data.source"):
+        check(source)
+    data = prepared(tmp_path / "d", tmp_path / "glue" / "cola")
+    assert (data.size("train"), data.size("test")) == (20, 20)
+
+
+def test_several_sets_of_images_are_not_mixed(tmp_path: Path) -> None:
+    """They became classes, of the names of the sets."""
+    for name in ("cola/train/cat/1.npy", "sst2/train/dog/1.npy"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True)
+        np.save(tmp_path / "set" / name, np.zeros((8, 8), dtype=np.uint8))
+    with pytest.raises(Refused, match=r"several sets \(cola: cola/train/cat/1.npy; sst2: .*\); set data.source to the"):
+        prepared(tmp_path / "d", folder(tmp_path / "set", SETS.replace("train-*", "train/**")), IMAGES)
+
+
+def test_the_only_set_that_was_downloaded_is_read(tmp_path: Path) -> None:
+    """Sets of the card without a file in the folder do not count."""
+    check(folder(tmp_path / "glue", SETS, *GLUE[:2]))
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("a.jsonl", "b.jsonl"), r"b\.jsonl would be read as train, and its README.md says that it is test; list"),
+        (("a.jsonl", "more/x.jsonl", "c.jsonl"), r"c\.jsonl would be read as train, .* is no part of the set"),
+    ],
+)
+def test_splits_of_the_card_that_names_do_not_tell_are_refused(
+    names: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    """Bug: what the card calls the test split was trained on."""
+    with pytest.raises(Refused, match=says):
+        check(folder(tmp_path / "set", ONE, *names))
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "configs:\n- config_name: all\n  data_files: '*.jsonl'\n",
+        "configs:\n- data_files: [{split: full, path: a.jsonl}]\n",
+        "configs:\n- {config_name: default, data_dir: '.'}\n",
+        "license: mit\n",
+    ],
+)
+def test_a_card_that_agrees_changes_nothing(card: str, tmp_path: Path) -> None:
+    """One set, in the splits that names tell, is read as without a card."""
+    check(folder(tmp_path / "set", card, "a.jsonl"))
+
+
+def test_a_card_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """What it says of its sets is not passed over."""
+    with pytest.raises(Refused, match=r"its README\.md cannot be read \(\w+\); mend or remove it"):
+        check(folder(tmp_path / "set", "configs: [a, }\n", "a.jsonl"))
