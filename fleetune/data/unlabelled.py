@@ -1,6 +1,7 @@
 """What a trained model is asked about: rows of a file without labels, lines of text, images, and arguments."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,17 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
 
 def _asked_lines(path: Path, chats: bool) -> Iterator[Example]:
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = text_lines(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: cannot be read ({error}); give a text file in UTF-8") from None
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield _asked(f"{path}: line {number}", line, chats)
+
+
+def text_lines(content: bytes) -> list[str]:
+    """Lines of a text in UTF-8, which end where those of files do: a form feed or U+2028 ends none."""
+    return StringIO(content.decode("utf-8-sig"), newline=None).read().split("\n")
 
 
 def _format(values: Mapping[str, Any], request: DataRequest, spec: InputSpec) -> str | None:

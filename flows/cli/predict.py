@@ -64,8 +64,10 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
 
 
 def _lines(content: bytes) -> list[str]:
+    from fleetune.data.unlabelled import text_lines
+
     try:
-        return [line for line in content.decode("utf-8-sig").splitlines() if line.strip()]
+        return [line for line in text_lines(content) if line.strip()]
     except UnicodeDecodeError as error:
         raise Refused(f"the input is not UTF-8 ({error}); give lines of text in UTF-8") from None
 

@@ -79,6 +79,14 @@ def test_a_text_column_that_is_named_as_an_answer_is_no_answer(tmp_path: Path) -
 
 
 def test_every_row_and_line_has_its_own_place(tmp_path: Path) -> None:
+def test_a_line_ends_where_those_of_files_do(tmp_path: Path) -> None:
+    """Bug: a form feed, U+0085 and U+2028 within a line made two inputs of it, and all later numbers wrong."""
+    lines = ["a form\x0cfeed", "", "two\u2028parts\x85", "last"]
+    (tmp_path / "a.txt").write_bytes("\ufeff".encode() + "\r\n".join(lines).encode())
+    found = [(each.location[-1], each.content) for each in asked_rows(tmp_path / "a.txt", REQUEST, TEXT, False)]
+    assert found == [("1", lines[0]), ("3", lines[2]), ("4", lines[3])]
+
+
     """Bug: errors and notes called every row of a file `text 1`."""
     table = json_lines(tmp_path / "a.jsonl", [{"body": "one"}, {"body": "two"}])
     (tmp_path / "b.txt").write_text("\nthree\n")
