@@ -151,7 +151,9 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
                 location=location,
                 column=column,
             )
-        content = _text(location, column, value) if spec.is_text else as_image(inside(location, column), value, folder)
+        content = (
+            given_text(location, column, value) if spec.is_text else as_image(inside(location, column), value, folder)
+        )
         label = None if spec.task == "causal-lm" else _sample_label(location, source.label_column, values, spec.task)
         if names and label is not None and not predicts_number(spec.task):
             label = _named(location, source.label_column, label, names)
@@ -163,7 +165,8 @@ def _is_heading(values: Mapping[str, Any]) -> bool:
     return bool(values) and all(isinstance(each, str) and each.strip("\ufeff ") in values for each in values.values())
 
 
-def _text(location: str, column: str, value: Any) -> str:
+def given_text(location: str, column: str, value: Any) -> str:
+    """The text of a column; Refused where it is none: nobody knows in which spelling a list or a number is meant."""
     if not isinstance(value, str):
         raise Told(
             "{location}: column {column!r} holds {}, not text; give strings",

@@ -20,7 +20,7 @@ from fleetune.data.dialogues import (
     read_dialogue,
     row_format,
 )
-from fleetune.data.examples import Example
+from fleetune.data.examples import Example, given_text
 from fleetune.data.images import as_image
 from fleetune.data.messages import ASSISTANT
 from fleetune.data.tables import FILE_SUFFIXES, open_table
@@ -75,9 +75,9 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
         if format is None:
             raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")
         if format != TEXT:
-            yield Example(location=location, content=_dialogue(location, values, format), label=None)
+            yield Example(location=location, content=_dialogue(location, values, format, spec), label=None)
         elif spec.is_text:
-            yield _asked(location, str(values[column]), chats)
+            yield _asked(location, given_text(location, column, values[column]), chats)
         else:
             yield Example(location=location, content=as_image(location, values[column], path.parent), label=None)
 
@@ -104,7 +104,7 @@ def _format(values: Mapping[str, Any], request: DataRequest, spec: InputSpec) ->
     held = [name for name, value in values.items() if _holds(value)]
     text = request.text_column
     if spec.task == SEQ2SEQ and text not in held and PROMPT in held:
-        return COMPLETION if isinstance(values[PROMPT], str) else None
+        return COMPLETION
     if spec.task != "causal-lm":
         return TEXT if text in held else None
     columns = [*held, *(name for name in (ANSWER, OUTPUT) if name != text)]  # a row to ask about has no answer yet
@@ -129,8 +129,10 @@ def _columns(spec: InputSpec) -> str:
     return f"fill it, or name another by --set data.{kind}" + (f", or give {others}" if others else "")
 
 
-def _dialogue(location: str, values: Mapping[str, Any], format: str) -> Dialogue:
+def _dialogue(location: str, values: Mapping[str, Any], format: str, spec: InputSpec) -> Dialogue:
     """A row as `fleetune.data.dialogues` reads it, whether or not it has an answer, without its last answer."""
+    if spec.task == SEQ2SEQ:
+        return Completion(given_text(location, PROMPT, values[PROMPT]), "")
     stand_in: Any = [] if isinstance(values.get(PROMPT), list) else "?"
     found = read_dialogue(location, {**values, ANSWER: stand_in, OUTPUT: "?"}, format, any_loss=True)
     if isinstance(found, Completion):
