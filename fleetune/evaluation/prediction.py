@@ -18,6 +18,7 @@ from fleetune.data.image_processor import reopen_image_processor, stacked
 from fleetune.data.prepared_data import IDS, MASK, PIXELS, Array, PreparedData
 from fleetune.data.tokenization import check_ids, encode, open_tokenizer
 from fleetune.errors import Refused
+from fleetune.evaluation.answers import answer_text
 from fleetune.evaluation.prompts import end_ids, prompt_ids
 from fleetune.evaluation.token_loss import vocabulary
 from fleetune.evaluation.trained_model import one_thread, without_cache
@@ -41,6 +42,8 @@ class Prediction:
     """The number that a model of a regression says."""
     text: str = ""
     """How the input goes on, or what it is turned into; empty for classification."""
+    unfinished: bool = False
+    """Whether the text stops at the most tokens that were asked for or fit, and not where the model ends it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +129,11 @@ class Predictor:
         for example in asked:
             ids = self._read(tokenizer, example) if turns else prompt_ids(tokenizer, example)
             check_ids(np.asarray(ids, dtype=np.int64), spec)
+            ends = end_ids(tokenizer, of_base.eos_token_id, example)
             settings = GenerationConfig(
                 do_sample=False,
                 max_new_tokens=self._room(example, 1 if turns else len(ids)),  # a start token, or the text itself
-                eos_token_id=end_ids(tokenizer, of_base.eos_token_id, example) or None,
+                eos_token_id=ends or None,
                 pad_token_id=tokenizer.pad_token_id,
                 decoder_start_token_id=of_base.decoder_start_token_id if begins is None else begins,
             )
@@ -138,8 +142,9 @@ class Predictor:
                 made = self.model.generate(
                     input_ids=given, attention_mask=torch.ones_like(given), generation_config=settings
                 )
-            text = tokenizer.decode(made[0, 0 if turns else len(ids) :], skip_special_tokens=True)
-            yield Prediction(input=_said(example), text=text)
+            written = made[0, 1 if turns else len(ids) :].tolist()  # a decoder's begin with its start token
+            text = answer_text(tokenizer, example, [] if turns else ids, written, ends)
+            yield Prediction(input=_said(example), text=text, unfinished=written[-1] not in ends)
 
     def _read(self, tokenizer: Any, example: Example) -> list[int]:
         """Token ids of what an encoder reads, cut as in training."""

@@ -4,13 +4,10 @@ from typing import Any
 
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
-from fleetune.data.messages import ASSISTANT
 from fleetune.data.tokenization import end_token_id, own_marks
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
-
-MARK = "\ue0f1"
-"""Character for private use, as an answer of which nothing is alike."""
+from fleetune.evaluation.answers import around_answer
 
 
 def end_ids(tokenizer: Any, of_model: int | list[int] | None, example: Example) -> list[int]:
@@ -22,13 +19,7 @@ def end_ids(tokenizer: Any, of_model: int | list[int] | None, example: Example) 
 
 def _after_answers(tokenizer: Any, location: str, chat: Chat) -> list[int]:
     """The special token that the chat template writes after an answer to a chat, if it writes one."""
-    answered = [*chat.messages, {"role": ASSISTANT, "content": MARK}]
-    _, mark, rest = rendered(tokenizer, location, answered, chat.tools).partition(MARK)
-    if not mark:
-        raise Refused(
-            f"{location}: the chat template does not write an answer as it is given, so which token ends one is not "
-            "known; train with another template (data.chat_template)"
-        )
+    _, rest = around_answer(tokenizer, location, chat)
     return [number for token, number in tokenizer.get_added_vocab().items() if token and rest.startswith(token)]
 
 
