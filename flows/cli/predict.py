@@ -55,8 +55,10 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
     predictions = ask(found, asked)
     if options.as_json:
         options.print_json({"run": found.run.id, "predictions": [json_io.dump(one) for one in predictions]})
-    else:
-        _print(options, predictions)
+    elif unfinished := _print(options, predictions):
+        sys.stderr.write(
+            f"note: {unfinished} went on when --new-tokens {options.new_tokens}, or what the model takes, was full\n"
+        )
     if cut:
         sys.stderr.write(
             f"note: {len(cut)} longer than the texts of training, and cut; the first is {visible(cut[0])}\n"
@@ -72,8 +74,9 @@ def _lines(content: bytes) -> list[str]:
         raise Refused(f"the input is not UTF-8 ({error}); give lines of text in UTF-8") from None
 
 
-def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> None:
-    console = options.console()
+def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> int:
+    """Print each prediction, and return how many the model did not end."""
+    console, unfinished = options.console(), 0
     for one in predictions:
         if one.value is not None:
             console.print(f"{one.value:.4g}  {' '.join(one.input.split())}")
@@ -82,5 +85,6 @@ def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> None
             said = ", ".join(f"{label} {probability:.1%}" for label, probability in ranked)
             console.print(f"{said}  {' '.join(one.input.split())}")
         else:
-            console.print(f"> {one.input}")
-            console.print(f"{one.text}\n")
+            typer.echo(visible(f"> {one.input}\n{one.text}\n"))  # a console makes spaces of tabs
+        unfinished += one.unfinished
+    return unfinished

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
+from fleetune.evaluation.prediction import Prediction
 from fleetune.store import StageRecord, Store
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
@@ -100,3 +101,15 @@ def test_an_input_that_is_no_utf_8_is_refused(command: list[str]) -> None:
     assert "the input is not UTF-8" in ended.stderr and "give lines of text in UTF-8" in ended.stderr
     marked = CliRunner().invoke(app, command, input=b"\xef\xbb\xbfnumber\x0c1\r\n")
     assert marked.stdout.count("\n") == 1 and marked.stdout.endswith("  number 1\n")
+
+
+def test_what_was_written_is_printed_as_it_is(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: spaces were printed for tabs, and nothing told a text that the model had not ended."""
+    for unfinished, said in (
+        (True, "note: 1 went on when --new-tokens 9, or what the model takes, was full\n"),
+        (False, ""),
+    ):
+        made = Prediction(input="a\tb", text="\tif x:  \n\x1b[2J", unfinished=unfinished)
+        monkeypatch.setattr("flows.hand_over.predict.predict", lambda *_, made=made: iter([made]))
+        told = CliRunner().invoke(app, [*command, "a\tb", "--new-tokens", "9"])
+        assert told.stdout == "> a\tb\n\tif x:  \n\\x1b[2J\n\n" and told.stderr == said
