@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fleetune.contracts.run_config import NO_FILES, DataRequest
-from fleetune.data.prepared_data import Array
+from fleetune.data.prepared_data import DECODER_IDS, LABELS, Array
 from fleetune.data.public_words import Told
 from fleetune.errors import Refused
 
@@ -116,17 +116,22 @@ def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int | None =
     `arrays` are the stored inputs by split; `alike` is the number of test rows that equalled a
     training row before truncation or resizing, None where that is unknown.
     """
-    return shared_notes(_row_hashes(arrays[TRAIN]), _row_hashes(arrays[TEST]), alike)
+    hashes = _row_hashes(arrays[TRAIN]), _row_hashes(arrays[TEST])
+    if DECODER_IDS in arrays[TRAIN]:  # what is written may differ
+        return shared_notes(*hashes, None, "have the input of a training row")
+    return shared_notes(*hashes, alike)
 
 
-def shared_notes(train: list[bytes], tested: list[bytes], alike: int | None) -> tuple[str, ...]:
+def shared_notes(
+    train: list[bytes], tested: list[bytes], alike: int | None, how: str = "are also training rows"
+) -> tuple[str, ...]:
     """`overlap_notes` from the hashes of the rows of both splits."""
     trained = set(train)
     shared = sum(key in trained for key in tested)
     if not shared:
         return ()
     note = (
-        f"{shared} of {len(tested)} test rows are also training rows: the model has seen what it is tested on, so its "
+        f"{shared} of {len(tested)} test rows {how}: the model has seen what it is tested on, so its "
         "scores look better than they are"
     )
     cut = 0 if alike is None else shared - alike
@@ -138,7 +143,7 @@ def shared_notes(train: list[bytes], tested: list[bytes], alike: int | None) -> 
 
 def _row_hashes(split: Mapping[str, Array]) -> list[bytes]:
     """Hash of each row's inputs."""
-    inputs = [array for name, array in sorted(split.items()) if name != "labels"]
+    inputs = [array for name, array in sorted(split.items()) if name not in (LABELS, DECODER_IDS)]
     rows = range(len(inputs[0]))
     return [row_hash(b"".join(array[row].tobytes() for array in inputs)) for row in rows]
 
