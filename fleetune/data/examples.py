@@ -129,12 +129,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
     names = table.class_names(source.label_column)
     for number, values in table.rows():
         location = row_place(table, number)
-        if _is_heading(values):
-            raise Told(
-                "{location} holds the names of columns ({}), as the heading of a file does; leave it out",
-                ", ".join(values),
-                location=location,
-            )
+        check_heading(location, values)
         if format is not None:
             dialogue = read_dialogue(location, values, format, source.loss_on == "all")
             yield Example(location=location, content=dialogue, label=None)
@@ -160,9 +155,14 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
         yield Example(location=location, content=content, label=label)
 
 
-def _is_heading(values: Mapping[str, Any]) -> bool:
-    """Whether every cell of a row is the name of a column, as where files were joined with their headings."""
-    return bool(values) and all(isinstance(each, str) and each.strip("\ufeff ") in values for each in values.values())
+def check_heading(location: str, values: Mapping[str, Any]) -> None:
+    """Refuse a row whose every cell is the name of a column, as where files were joined with their headings."""
+    if values and all(isinstance(each, str) and each.strip("\ufeff ") in values for each in values.values()):
+        raise Told(
+            "{location} holds the names of columns ({}), as the heading of a file does; leave it out",
+            ", ".join(values),
+            location=location,
+        )
 
 
 def given_text(location: str, column: str, value: Any) -> str:

@@ -20,10 +20,10 @@ from fleetune.data.dialogues import (
     read_dialogue,
     row_format,
 )
-from fleetune.data.examples import Example, given_text
+from fleetune.data.examples import Example, check_heading, given_text
 from fleetune.data.images import as_image
 from fleetune.data.messages import ASSISTANT
-from fleetune.data.tables import FILE_SUFFIXES, open_table
+from fleetune.data.tables import FILE_SUFFIXES, open_table, row_place
 from fleetune.errors import Refused
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".npy", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -70,7 +70,8 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
     table = open_table(path)
     column = request.text_column if spec.is_text else request.image_column
     for number, values in table.rows():
-        location = f"{table.name}: {table.row_noun} {number}"
+        location = row_place(table, number)
+        check_heading(location, values)
         format = _format(values, request, spec)
         if format is None:
             raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")

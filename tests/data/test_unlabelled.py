@@ -110,6 +110,7 @@ def test_every_row_and_line_has_its_own_place(tmp_path: Path) -> None:
         ("a.jsonl", '{"body": NaN}', TEXT, "line 1: column 'body' holds float, not text"),
         ("a.jsonl", '{"prompt": ["a"]}', PAIRS, "line 1: column 'prompt' holds list, not text"),
         ("a.jsonl", '{"prompt": " "}', PAIRS, "line 1: column 'prompt' is empty"),
+        ("a.csv", "body,label\na,b\nbody,label\n", TEXT, "holds the names of columns .* leave it out"),
         ("a.xyz", "x", TEXT, "files end in"),
         ("a.txt", b"\xff\xfe\xff", TEXT, "cannot be read .*; give a text file in UTF-8"),
         ("a.txt", None, TEXT, "cannot be read .*; give a text file in UTF-8"),
@@ -119,8 +120,8 @@ def test_every_row_and_line_has_its_own_place(tmp_path: Path) -> None:
 def test_rows_that_cannot_be_asked_are_refused(
     name: str, content: str | bytes | None, spec: InputSpec, said: str, tmp_path: Path
 ) -> None:
-    """The place is named, what is wrong there, and what to do. Bug: lists, objects, numbers and NaN, which training
-    refuses, were asked as Python spells them."""
+    """The place is named, what is wrong there, and what to do. Bug: lists, objects, numbers and NaN were asked as
+    Python spells them, and a heading in the middle was asked, all of which training refuses."""
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
