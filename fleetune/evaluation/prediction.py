@@ -77,7 +77,7 @@ class Predictor:
     def _prediction(self, example: Example, logits: torch.Tensor) -> Prediction:
         """logits: of one sample."""
         if not logits.isfinite().all():
-            raise Refused(f"{example.location}: the model's output is not finite; it diverged in training")
+            raise _diverged(example)
         if predicts_number(self.data.task):
             return Prediction(input=_said(example), value=float(logits[0]))
         several = predicts_labels(self.data.task)
@@ -88,11 +88,12 @@ class Predictor:
         return Prediction(input=_said(example), label=label, probabilities=dict(ranked))
 
     def _texts(self) -> Any:
-        spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer)
+        spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer, vocab_size=vocabulary(self.model))
         tokenizer, (length,) = open_tokenizer(spec), self.data.shape(IDS)
 
         def rows(chunk: list[Example]) -> dict[str, Array]:
             ids, mask, longer = encode(tokenizer, [str(each.content) for each in chunk], length)
+            check_ids(ids, spec)
             self.cut.extend(chunk[row].location for row in longer)
             return {IDS: ids, MASK: mask}
 
@@ -140,7 +141,10 @@ class Predictor:
             given = torch.tensor([ids])
             with _greedy(self.model):
                 made = self.model.generate(
-                    input_ids=given, attention_mask=torch.ones_like(given), generation_config=settings
+                    input_ids=given,
+                    attention_mask=torch.ones_like(given),
+                    generation_config=settings,
+                    logits_processor=[_Finite(example)],
                 )
             written = made[0, 1 if turns else len(ids) :].tolist()  # a decoder's begin with its start token
             text = answer_text(tokenizer, example, [] if turns else ids, written, ends)
@@ -160,6 +164,22 @@ class Predictor:
         if most is not None and tokens >= most:
             raise Refused(f"{example.location}: it has {tokens} tokens, and the model takes {most}; shorten it")
         return self.new_tokens if most is None else min(self.new_tokens, most - tokens)
+
+
+@dataclass(frozen=True)
+class _Finite:
+    """Refuses logits that have no largest number: of those of NaN, generation would take any."""
+
+    example: Example
+
+    def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        if not logits.max().isfinite():
+            raise _diverged(self.example)
+        return logits
+
+
+def _diverged(example: Example) -> Refused:
+    return Refused(f"{example.location}: the model's output is not finite; it diverged in training")
 
 
 @contextmanager

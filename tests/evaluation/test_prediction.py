@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
@@ -87,6 +88,26 @@ def test_a_model_that_diverged_predicts_nothing(tmp_path: Path) -> None:
         predictor.model.classifier.bias.fill_(float("nan"))
     with pytest.raises(Refused, match=r"text 1: the model's output is not finite; it diverged in training"):
         list(predictor.predictions(asked_texts(["a"], chats=False)))
+
+
+def test_a_model_that_diverged_writes_nothing(tmp_path: Path) -> None:
+    """Bug: of logits that are NaN the first token was taken, again and again, and the text was empty."""
+    predictor = Predictor(model=causal(tmp_path), data=text_data(tmp_path / "data", "causal-lm"))
+    with torch.no_grad():
+        predictor.model.transformer.ln_f.bias.fill_(float("nan"))
+    with pytest.raises(Refused, match=r"text 1: the model's output is not finite; it diverged in training"):
+        list(predictor.predictions([completion("a")]))
+
+
+def test_a_token_that_the_model_does_not_know_is_refused(tmp_path: Path) -> None:
+    """Bug: a text with a token beyond the model's vocabulary, of which training had none, ended in an IndexError."""
+    predictor = classifier(tmp_path)
+    assert predictor.data.tokenizer is not None
+    tokenizer = open_tokenizer(InputSpec(task="sequence-classification", tokenizer=predictor.data.tokenizer))
+    tokenizer.add_tokens([f"<{number}>" for number in range(9)])
+    tokenizer.save_pretrained(predictor.data.tokenizer)
+    with pytest.raises(Refused, match="the tokenizer gives token 268, but the model's vocab_size is 264"):
+        list(predictor.predictions(asked_texts(["a <8>"], chats=False)))
 
 
 def test_texts_go_on_by_the_most_probable_token(tmp_path: Path) -> None:

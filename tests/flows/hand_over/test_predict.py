@@ -110,6 +110,7 @@ def test_what_was_written_is_printed_as_it_is(command: list[str], monkeypatch: p
         (False, ""),
     ):
         made = Prediction(input="a\tb", text="\tif x:  \n\x1b[2J", unfinished=unfinished)
+        # replaced: no small model writes just this
         monkeypatch.setattr("flows.hand_over.predict.predict", lambda *_, made=made: iter([made]))
         told = CliRunner().invoke(app, [*command, "a\tb", "--new-tokens", "9"])
         assert told.stdout == "> a\tb\n\tif x:  \n\\x1b[2J\n\n" and told.stderr == said
