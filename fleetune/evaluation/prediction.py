@@ -19,7 +19,7 @@ from fleetune.data.prepared_data import IDS, MASK, PIXELS, Array, PreparedData
 from fleetune.data.tokenization import check_ids, encode, open_tokenizer
 from fleetune.errors import Refused
 from fleetune.evaluation.answers import answer_text
-from fleetune.evaluation.prompts import end_ids, prompt_ids
+from fleetune.evaluation.prompts import end_ids, ends_within_token, prompt_ids
 from fleetune.evaluation.token_loss import vocabulary
 from fleetune.evaluation.trained_model import one_thread, without_cache
 
@@ -57,6 +57,8 @@ class Predictor:
     """Most tokens to write after an input of causal-lm, or of one of seq2seq."""
     cut: list[str] = field(default_factory=list)
     """Locations of the texts that were longer than those of training, and cut."""
+    spaced: list[str] = field(default_factory=list)
+    """Locations of the texts of causal-lm that end in a space which training has within a token."""
 
     def predictions(self, asked: Iterable[Example]) -> Iterator[Prediction]:
         """Yield a prediction for each input, in order. No gradients, no draws, on one thread; Refused: an input that
@@ -130,6 +132,8 @@ class Predictor:
         for example in asked:
             ids = self._read(tokenizer, example) if turns else prompt_ids(tokenizer, example)
             check_ids(np.asarray(ids, dtype=np.int64), spec)
+            if not turns and ends_within_token(tokenizer, example):
+                self.spaced.append(example.location)
             ends = end_ids(tokenizer, of_base.eos_token_id, example)
             settings = GenerationConfig(
                 do_sample=False,

@@ -1,5 +1,6 @@
 """Token ids of prompts as in training, and the tokens that end an answer."""
 
+from dataclasses import replace
 from typing import Any
 
 from fleetune.data.dialogues import Chat, Completion
@@ -32,6 +33,15 @@ def prompt_ids(tokenizer: Any, example: Example) -> list[int]:
     begun = text.removeprefix(own_marks(tokenizer)[0])
     ids = [int(each) for each in tokenizer(begun, verbose=False)["input_ids"]]
     return ids[:-1] if len(ids) > 1 and ids[-1] == end_token_id(tokenizer) else ids
+
+
+def ends_within_token(tokenizer: Any, example: Example) -> bool:
+    """Whether a text ends in white space that is part of the next word's token, so that training never ends there."""
+    text = example.content.prompt if isinstance(example.content, Completion) else example.content
+    if not isinstance(text, str) or text == text.rstrip():
+        return False
+    ids = prompt_ids(tokenizer, example)
+    return prompt_ids(tokenizer, replace(example, content=text + "a"))[: len(ids)] != ids
 
 
 def _chat_ids(tokenizer: Any, location: str, chat: Chat) -> list[int]:

@@ -51,13 +51,19 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
     if not given and not options.file and not sys.stdin.isatty():
         given = _lines(sys.stdin.buffer.read())
     cut: list[str] = []
-    asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens, cut=cut)
+    spaced: list[str] = []
+    asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens, cut=cut, spaced=spaced)
     predictions = ask(found, asked)
     if options.as_json:
         options.print_json({"run": found.run.id, "predictions": [json_io.dump(one) for one in predictions]})
     elif unfinished := _print(options, predictions):
         sys.stderr.write(
             f"note: {unfinished} went on when --new-tokens {options.new_tokens}, or what the model takes, was full\n"
+        )
+    if spaced:
+        sys.stderr.write(
+            f"note: {len(spaced)} end in white space, which training has within the token of the next word; leave it "
+            f"out; the first is {visible(spaced[0])}\n"
         )
     if cut:
         sys.stderr.write(

@@ -29,6 +29,8 @@ class Asked:
     new_tokens: int = 64
     cut: list[str] = field(default_factory=list)
     """Receives the locations of texts that were longer than those of training."""
+    spaced: list[str] = field(default_factory=list)
+    """Receives the locations of texts that end in a space which training has within a token."""
 
 
 def predict(found: TrainedRun, asked: Asked) -> "Iterator[Prediction]":
@@ -42,9 +44,11 @@ def predict(found: TrainedRun, asked: Asked) -> "Iterator[Prediction]":
         raise Refused(f"--new-tokens {asked.new_tokens}: give a number of at least 1")
     data = PreparedData(found.data)
     every = _inputs(asked, data, found.run.config.data)
-    first = next(every)  # a wrong input is said before a model is loaded
+    first = next(every, None)  # a wrong input is said before a model is loaded
+    if first is None:
+        raise Refused(f"{asked.files[0]}: nothing to ask in it; give rows, lines or images")
     model = load_result(found.checkpoint, found.model, found.run.config.model)
-    predictor = Predictor(model=model, data=data, new_tokens=asked.new_tokens, cut=asked.cut)
+    predictor = Predictor(model=model, data=data, new_tokens=asked.new_tokens, cut=asked.cut, spaced=asked.spaced)
     return predictor.predictions(chain([first], every))
 
 

@@ -1,5 +1,6 @@
 """Predictions are what the model's own logits say of inputs prepared as for training."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,22 @@ def test_the_bases_generation_settings_change_no_token(adapter: bool, tmp_path: 
     model.generation_config.eos_token_id = [first]
     (ended,) = predictor.predictions([completion("number 7")])
     assert (ended.text, ended.unfinished) == ("", False) and greedy.unfinished
+
+
+def test_a_space_that_training_has_within_a_token_is_told(tmp_path: Path) -> None:
+    """Bug: what follows a token of a space alone was asked, which training never had, and nothing told it; a tokenizer
+    of bytes has such tokens, and so has a line end."""
+    data = text_data(tmp_path / "data", "causal-lm")
+    assert data.tokenizer is not None
+    for joined in (False, True):
+        predictor = Predictor(model=causal(tmp_path / str(joined)), data=data, new_tokens=1)
+        list(predictor.predictions([completion("is: "), completion("is:"), completion("is:\n")]))
+        assert predictor.spaced == (["text 1"] if joined else [])
+        file = data.tokenizer / "tokenizer.json"
+        described = json.loads(file.read_text())
+        described["model"]["merges"] = [["\u0120", "a"]]
+        described["model"]["vocab"]["\u0120a"] = len(described["model"]["vocab"])
+        file.write_text(json.dumps(described))
 
 
 def test_prompts_beyond_the_models_positions_are_refused(tmp_path: Path) -> None:

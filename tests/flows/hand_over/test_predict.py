@@ -46,6 +46,9 @@ def test_nothing_and_nonsense_are_refused_before_a_model_is_loaded(tmp_path: Pat
         predict(found, Asked(texts=["a"]))
     with pytest.raises(Refused, match="nothing to ask; give texts"):
         predict(found, Asked())
+    (tmp_path / "blank.txt").write_text("\n \n")
+    with pytest.raises(Refused, match="blank.txt: nothing to ask in it; give rows, lines or images"):
+        predict(found, Asked(files=[tmp_path / "blank.txt"]))
     with pytest.raises(Refused, match="no such file"):
         predict(found, Asked(files=[tmp_path / "none.csv"]))
     with pytest.raises(Refused, match="--new-tokens 0: give a number of at least 1"):
