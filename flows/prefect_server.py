@@ -3,20 +3,14 @@
 An embedded server is a child process with its database in the store, and is killed with its parent, unlike Prefect's
 own temporary server. None is started when PREFECT_API_URL or PREFECT_HOME is set, or Prefect is imported already.
 
-`python -m flows.prefect_server` is that child process. It binds a loopback port itself and prints it, so that no other
-process can take it in between. The secret of its clients arrives on the first line of stdin, which no list of processes
-shows.
-
 Loopback addresses bypass proxies, and an API that the user configured is checked before anything is written.
 """
 
 import atexit
-import base64
 import functools
 import http.client
 import os
 import secrets
-import socket
 import ssl
 import sys
 import threading
@@ -31,7 +25,7 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.library_sources import NOWHERE
 from fleetune.store import Lock
-from flows.service_files import ServiceFiles, ServiceRecord, make_home
+from flows.service_files import ServiceFiles, ServiceRecord, basic_authorization, check_owner, make_home
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 VARIABLES = ("NO_PROXY", "no_proxy")
@@ -153,6 +147,7 @@ def check_configured_server(home: Path) -> None:
     Call it before Prefect is imported, as `ensure`. Refused or TryAgain when the server does not answer.
     """
     filesystem.check_home()  # Prefect asks for it while it is imported
+    check_owner(home)
     bypass_proxies_for_loopback(os.environ)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -182,11 +177,6 @@ def _credentials() -> dict[str, str]:
     return headers
 
 
-def basic_authorization(login: str) -> str:
-    """The header that says `USER:PASSWORD`, as Prefect's clients send it."""
-    return f"Basic {base64.b64encode(login.encode()).decode()}"
-
-
 def ensure(home: Path) -> None:
     """Connect this process's Prefect to a server: the user's, else the one that `fleetune up` has started for the store
     whose folder `home` is, else one of its own, which ends with this process.
@@ -204,7 +194,7 @@ def ensure(home: Path) -> None:
     if service is not None:
         _connect(service, ServiceFiles(home.parent).auth_string(service), pause)
         return
-    with Lock(home / "start.lock", pause):  # the first start creates the database
+    with Lock(home / "start.lock", pause, brief=True):  # the first start creates the database
         os.environ["PREFECT_API_URL"] = start(home, pause)
     ignore_proxies()
 
@@ -233,7 +223,7 @@ def start(home: Path, pause: Callable[[float], bool]) -> str:
     secret = f"fleetune:{secrets.token_urlsafe(32)}"
     job = ProcessLauncher().start(
         Command(
-            module="flows.prefect_server",
+            module="flows.embedded_server",
             environment=SERVER_ONLY,
             first_line=secret.encode(),
             log=home / "server.log",
@@ -272,25 +262,3 @@ def answers(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def main() -> None:
-    """Serve until the process is terminated."""
-    os.environ[SECRET] = os.environ[CLIENT_SECRET] = sys.stdin.readline().strip()  # before Prefect reads its settings
-    with socket.create_server((HOST, 0), backlog=2048) as listener:
-        sys.stdout.write(f"{listener.getsockname()[1]}\n")
-        sys.stdout.flush()
-        import uvicorn
-        from prefect.server.api.server import create_app
-
-        from flows.new_database import copy_new_databases
-        from flows.sqlite_cursors import close_failed_cursors
-
-        close_failed_cursors()
-        copy_new_databases()
-        config = uvicorn.Config(create_app, factory=True, log_level="error", lifespan="on")
-        uvicorn.Server(config).run(sockets=[listener])
-
-
-if __name__ == "__main__":
-    main()

@@ -59,7 +59,7 @@ def _decide(
     metrics = json_io.read(EvaluationMetrics, store.folder("evaluation", made["evaluation"]) / "evaluation.json")
     score = next(score for score in metrics.scores if score.name == wanted.score)
     name, registry = run.config.name, store.promotions
-    with store.lock(f"promotion-{name}", pause):
+    with store.lock(f"promotion-{name}", pause, brief=True):
         if (known := registry.of_run(name, run.id)) is not None:
             return known
         start = start_of(store, run.config)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleetune.contracts import json_io
-from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store, stage_key
@@ -116,7 +115,7 @@ def _artifacts(run: RunRecord) -> dict[str, str]:
 
 
 def _base(store: Store, run: RunRecord) -> Digests:
-    """The weight files of the base as they were loaded, and what was drawn or derived before training."""
+    """The files of the base as they were read, and what was drawn or derived before training."""
     model = _artifacts(run).get("model")
     if model is None:
         return {}
@@ -137,7 +136,19 @@ def _code(store: Store, run: RunRecord) -> Digests:
 
 
 def _config(store: Store, run: RunRecord) -> Digests:
-    return {"config": _sha256(json_io.dump(without_place(run.config))), "seed": str(run.seed)}
+    return {"config": _sha256(_recorded_config(store, run)), "seed": str(run.seed)}
+
+
+def _recorded_config(store: Store, run: RunRecord) -> dict[str, Any]:
+    """The config as the run's record has it: what this version fills in for a setting that an older one did not have
+    is no change. Places in a store are named relative to it."""
+    config = store.runs.plain_config(run.id)
+    model, placed = config["model"], without_place(run.config).model
+    if model.get("source"):
+        model["source"] = placed.source
+    if model.get("lora") and model["lora"].get("start") and placed.lora:
+        model["lora"]["start"] = placed.lora.start
+    return config
 
 
 def _plans(store: Store, run: RunRecord) -> Digests:
@@ -151,12 +162,13 @@ def _plans(store: Store, run: RunRecord) -> Digests:
 
 
 def _commits(store: Store, run: RunRecord) -> Digests:
+    """The rounds, as they were written."""
     metrics = run.outputs.get("metrics")
     if metrics is None:
         return {}
     file = store.folder("metrics", metrics) / "training.json"
-    rounds = json_io.read(TrainingMetrics, file).rounds if file.exists() else ()
-    return {"metrics": metrics, "rounds": str(len(rounds)), "log": _sha256([json_io.dump(one) for one in rounds])}
+    rounds = json_io.parse_plain(file.read_bytes(), str(file))["rounds"] if file.exists() else []
+    return {"metrics": metrics, "rounds": str(len(rounds)), "log": _sha256(rounds)}
 
 
 def _weights(store: Store, run: RunRecord) -> Digests:
@@ -188,10 +200,10 @@ def _check_origin(name: str, store: Store, run: RunRecord, note: Callable[[str],
         except Refused as error:
             note(f"the base itself cannot be compared with the receipt ({error})")
         else:
-            check_base_files(request, store.folder("model", model))
+            check_base_files(request, store.folder("model", model), note)
     if name not in ("code", "config"):
         return
-    plain = json_io.dump(without_place(run.config))
+    plain = _recorded_config(store, run)
     config = {key: text for section, value in plain.items() for key, text in flatten_config(value, section).items()}
     for stage in run.stages:
         if stage.state != "done":

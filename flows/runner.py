@@ -183,7 +183,7 @@ class Runner:
             return self.cache_policy.decide(spec, {} if leader else known, self.record.id, leader.key if leader else "")
 
         with store.lock(
-            decide().key, self._stop.wait, lambda: self._tracker.emit(spec.name, "note", "waits for another run")
+            decide().key, self._stop.wait, lambda by: self._tracker.emit(spec.name, "note", f"waits for {by}")
         ):
             with self._in_use(spec):
                 decision = dataclasses.replace(decide(), inputs=known)  # again: another run may have stored it
@@ -201,7 +201,7 @@ class Runner:
     def _in_use(self, spec: StageSpec) -> Lock:
         """The lock under which artifacts are found or stored and named in the run's record, before any are removed."""
         return self.context.store.in_use(
-            self._stop.wait, lambda: self._tracker.emit(spec.name, "note", "waits until old runs are removed")
+            self._stop.wait, lambda by: self._tracker.emit(spec.name, "note", f"waits until old runs are removed: {by}")
         )
 
     def _reused(self, spec: StageSpec, decision: Decision) -> Outcome:

@@ -4,11 +4,13 @@
 releases the lock even when the machine has lost its power.
 """
 
+import base64
 import hashlib
 import hmac
 import os
 import secrets
 import stat
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +27,9 @@ HOME, FOLDER, SUBMITTED = "prefect", "service", "submitted"
 USER = "fleetune"
 PAGES = "/store"
 """Path on the server under which the store's pages lie."""
-KEY_CHARACTERS = 32
+KEY_CHARACTERS, OPEN = 32, "open"
+"""Length of the key in addresses of the store's pages; what stands in its place while a service asks for no password.
+"""
 PRIVATE = 0o700
 
 
@@ -115,12 +119,26 @@ class ServiceFiles:
         return f"{USER}:{self.secret()}"
 
     def key(self) -> str:
-        """The key in addresses of the store's pages; it stays the same with another port and without a password."""
-        return hashlib.sha256(f"store:{self.login()}".encode()).hexdigest()[:KEY_CHARACTERS]
+        """The key in addresses of the store's pages: it follows from the login and `opened`, and from nothing else."""
+        return hashlib.sha256(f"store:{self.login()}:{self.opened()}".encode()).hexdigest()[:KEY_CHARACTERS]
 
-    def pages_path(self) -> str:
-        """Path of the store's pages on the server, for links."""
-        return f"{PAGES}/{self.key()}"
+    def opened(self) -> str:
+        """A mark of the last service without a password; empty for none. It is no secret."""
+        with suppress(FileNotFoundError):
+            return self._opened.read_text(encoding="ascii").strip()
+        return ""
+
+    def end_keys(self) -> None:
+        """Make every key invalid that there was: a service without a password shows all earlier links to everybody."""
+        write_durably(secrets.token_hex(8).encode(), self._opened)
+
+    @property
+    def _opened(self) -> Path:
+        return self.folder / "opened"
+
+    def pages_path(self, authenticated: bool) -> str:
+        """Path of the store's pages on the server, for links; without a password it tells no key."""
+        return f"{PAGES}/{self.key() if authenticated else OPEN}"
 
     def mark(self, url: str) -> str:
         """A mark by which a database's URL is known again and which tells nothing of its password; empty for none."""
@@ -141,15 +159,42 @@ class ServiceFiles:
         return self.folder / "flow-runs" / f"{flow_run}.lock"
 
 
+def basic_authorization(login: str) -> str:
+    """The header that says `USER:PASSWORD`, as Prefect's clients send it."""
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
 def make_home(home: Path) -> None:
     """Make the folder of Prefect's files in a store, for this user alone: its database holds all that runs were given,
     and whoever can open the file of a lock can hold the lock.
     """
     home.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     home.mkdir(mode=PRIVATE, exist_ok=True)
-    found = home.stat()
-    if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != PRIVATE:
+    check_owner(home)
+    if stat.S_IMODE(home.stat().st_mode) != PRIVATE:
         home.chmod(PRIVATE)
+
+
+def check_owner(home: Path) -> None:
+    """Refuse Prefect's files in a store if somebody else has made or can replace them: the database names programs that
+    are run. `home` may not exist; a store that its group may write has been shared on purpose.
+    """
+    store, own = home.parent, os.getuid()
+    _check_owner(store, {own, 0})
+    for folder in (home, home / FOLDER):
+        _check_owner(folder, {own})
+        for path in folder.iterdir() if folder.is_dir() else ():
+            _check_owner(path, {own})
+    if store.is_dir() and store.stat().st_uid == own and store.stat().st_mode & stat.S_IWOTH:
+        take_away = "take that right away (chmod o-w), or give another --root"
+        raise Refused(f"{store}: every user of this machine can write it; {take_away}")
+
+
+def _check_owner(path: Path, owners: set[int]) -> None:
+    with suppress(FileNotFoundError):  # there is none, or a link to nothing
+        for found in (path.lstat(), path.stat()):
+            if found.st_uid not in owners:
+                raise Refused(f"{path}: it belongs to another user, who could change what is run; give another --root")
 
 
 def hold(local: Path, flow_run: str) -> Lock:
@@ -157,7 +202,11 @@ def hold(local: Path, flow_run: str) -> Lock:
 
     It waits for another process of the same flow run, which Resume or Retry can follow before it has ended.
     """
-    return Lock(ServiceFiles(local).flow_run_lock(flow_run), _sleep).__enter__()
+    return Lock(ServiceFiles(local).flow_run_lock(flow_run), _sleep, _tell).__enter__()
+
+
+def _tell(holder: str) -> None:
+    sys.stderr.write(f"waits for {holder}\n")
 
 
 def _sleep(seconds: float) -> bool:

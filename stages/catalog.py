@@ -78,7 +78,7 @@ DISCOVER = StageSpec(
 )
 PREPARE = StageSpec(
     name="prepare",
-    version=3,
+    version=4,
     module="stages.prepare",
     config=("model", "data"),
     outputs=("model", "data"),

@@ -42,6 +42,7 @@ def evaluate(context: StageContext) -> None:
             course=events.course,
             settings=context.task.facts.settings,
             progress=context.channel.progress,
+            note=context.channel.note,
         )
     )
 
@@ -49,11 +50,8 @@ def evaluate(context: StageContext) -> None:
 def _earlier_rounds(training: TrainingMetrics) -> dict[str, str]:
     """Return a note for the report if the first rounds were trained by another plan or on other measurements."""
     first = training.plan_from_round
-    said = (
-        f"rounds before {first} were trained by another plan, or before devices and links were measured again; "
-        f"times and bytes are of those from {first} on"
-    )
-    return {"plans": said} if first else {}
+    said = f"rounds before {first} were trained by another plan, or before devices and links were measured again"
+    return {"plans": f"{said}; times and bytes are of those from {first} on"} if first else {}
 
 
 if __name__ == "__main__":

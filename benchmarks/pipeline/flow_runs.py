@@ -16,8 +16,7 @@ from benchmarks.pipeline.commands import COMMAND
 from benchmarks.report import Figure, median_and_spread
 from fleetune.contracts.record import record
 from fleetune.store import RunRecord, Store
-from flows.prefect_server import basic_authorization
-from flows.service_files import ServiceFiles
+from flows.service_files import ServiceFiles, basic_authorization
 
 OVERHEAD_S, REUSED_S, REFUSED_S = 1.0, 5.0, 3.0
 RUN = {"base": "asteroid-b", "model": "vit-tiny", "data": "digits", "until": "plan"}

@@ -45,6 +45,8 @@ HALF = re.compile("[\ud800-\udfff]")
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number that can be learned."""
 REPORT_EVERY = 2000
+DIM = 1 / 16
+"""Share of the levels from black to white; 12 bits of 16 are no more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,11 +314,13 @@ class Survey:
     """[rows] index of each row's class in `labels`; empty where samples have no class."""
     image_shape: tuple[int, int]
     """Height and width of the first image; (0, 0) for text."""
+    dim: int
+    """Number of images that are all but black, or all but white, in every pixel."""
 
 
 def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress) -> Survey:
     """Read and validate every row once; Refused on the first bad row, and if there is no row."""
-    keys, labels, label_indices, shape = array("Q"), dict[RawLabel, int](), array("q"), (0, 0)
+    keys, labels, label_indices, shape, dim = array("Q"), dict[RawLabel, int](), array("q"), (0, 0), 0
     for example in _all_examples(tables, source, spec):
         keys.append(_content_key(example))
         if isinstance(example.label, tuple):
@@ -324,8 +328,9 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
                 labels.setdefault(each, len(labels))
         elif isinstance(example.label, str | int):
             label_indices.append(labels.setdefault(example.label, len(labels)))
-        if isinstance(example.content, np.ndarray) and shape == (0, 0):
-            shape = (example.content.shape[0], example.content.shape[1])
+        if isinstance(example.content, np.ndarray):
+            shape = shape if any(shape) else (example.content.shape[0], example.content.shape[1])
+            dim += bool(example.content.max() <= DIM or example.content.min() >= 1 - DIM)
         if len(keys) % REPORT_EVERY == 0:
             progress("reading data", len(keys), len(keys), "samples")
     if not keys:
@@ -335,6 +340,7 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
         labels=tuple(labels),
         label_indices=np.frombuffer(label_indices, dtype=np.int64),
         image_shape=shape,
+        dim=dim,
     )
 
 

@@ -186,8 +186,8 @@ def _encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids
 
 
 def document_ids(tokenizer: Any, text: str) -> Ids:
-    """Ids of a whole text, followed by the end token if the tokenizer has one."""
-    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    """Ids of a whole text as the tokenizer begins and ends it, and the end token if it has one and puts none."""
+    ids = tokenizer(without_marks(text, own_marks(tokenizer)), verbose=False)["input_ids"]
     end = end_token_id(tokenizer)
     return np.asarray([*ids] if end is None or ids[-1:] == [end] else [*ids, end], dtype=np.int64)
 

@@ -1,7 +1,7 @@
 """Writes the `data` artifact: a folder of arrays, split by split and in chunks of samples."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -188,6 +188,7 @@ def _write_samples(job: Job) -> Written:
             *classes.notes,
             *unread_dialogues(job),
             *_cut_note(job, encoder, sum(map(len, rows_by_split.values()))),
+            *_dim_notes(surveys.values()),
             *_training_notes(job, classes, surveys, rows_by_split, arrays),
         ),
         label_ids=classes.ids_by_name,
@@ -215,6 +216,16 @@ def _cut_note(job: Job, encoder: Encoder, total: int) -> Iterator[str]:
         yield (
             f"{len(encoder.cut)} of {total} pairs have a text longer than max_length {encoder.length} or a target "
             f"longer than target_length {encoder.target_length}, and are cut"
+        )
+
+
+def _dim_notes(surveys: Collection[Survey]) -> Iterator[str]:
+    """A sentence if most images look alike to a model, as do those whose levels end far below white."""
+    dim, total = sum(one.dim for one in surveys), sum(len(one.content_keys) for one in surveys)
+    if 2 * dim > total:
+        yield (
+            f"{dim} of {total} images are all but black, or all but white, in every pixel, as images of 16 bits are "
+            "that use 12 or fewer; scale their levels so that white is 65535"
         )
 
 

@@ -1,5 +1,6 @@
 """Evaluation of a run: scores before and after training, the forecast beside the measurement, and their summary."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -57,6 +58,7 @@ class EvaluationTask:
     settings: str = ""
     """The run's whole config as text, for the report."""
     progress: Progress = ignore_progress
+    note: Callable[[str], None] = lambda sentence: None
 
 
 FORECAST = "forecast.json"
@@ -165,7 +167,7 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     scoring = ScoringOptions(
         batch_samples=task.batch_samples, accelerator=_available_accelerator(task.accelerator), progress=task.progress
     )
-    trained = load_result(task.checkpoint_folder, task.model_folder, task.model)
+    trained = load_result(task.checkpoint_folder, task.model_folder, task.model, task.note)
     after = score(trained, data, scoring, "trained model")
     before = score(_before(task), data, scoring, "untrained model")
     metrics = compare(task, before, after, data.size(scoring.split))
@@ -210,7 +212,7 @@ def compare(task: EvaluationTask, before: Scores, after: Scores, samples: int) -
 def _before(task: EvaluationTask) -> nn.Module:
     """Return the model with exactly the weights that training started from."""
     if task.model.lora is None:  # an adapter's base was checked with the trained model
-        check_base_files(task.model, task.model_folder)
+        check_base_files(task.model, task.model_folder, task.note)
     config = saved_configuration(task.model_folder / "model")
     return initial_model(config, task.model, task.model_folder / INIT_WEIGHTS)
 

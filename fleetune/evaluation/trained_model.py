@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,14 @@ from fleetune.errors import Refused, first_line
 from fleetune.evaluation.token_loss import samples_at_once, summed_loss
 from fleetune.models.base_files import check_base_files
 from fleetune.models.export import copy_tokenizer
-from fleetune.models.generation_settings import GENERATION, generating_configuration, save_model
+from fleetune.models.generation_settings import generating_configuration, save_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets
 from fleetune.models.model_class import model_class
 from fleetune.models.nf4 import PACKED, rounded
 from fleetune.models.pretrained import quiet
 from fleetune.models.skeleton import DTYPES, saved_configuration, skeleton
-from fleetune.models.source import source_folder, weight_files
+from fleetune.models.source import GENERATION, source_folder, weight_files
 from fleetune.models.units import tied_adapter_layers
 
 MODEL, ADAPTER = "model", "adapter"
@@ -49,10 +49,10 @@ def result_folder(checkpoint: Path) -> Path:
     raise Refused(f"{checkpoint}: holds neither {MODEL}/ nor {ADAPTER}/; train again or verify the run")
 
 
-def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest) -> nn.Module:
+def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest, note: Callable[[str], None]) -> nn.Module:
     """Return the model of a checkpoint; an adapter is applied to its base, which is read anew.
 
-    model_folder: of the `model` artifact from which training started.
+    model_folder: of the `model` artifact from which training started; note: told what of the base cannot be compared.
     """
     folder = result_folder(checkpoint)
     with quiet():  # a base without its head is reported, although the adapter has it
@@ -63,7 +63,7 @@ def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest) -> 
         if request.source is None:  # random weights have no files: the initial weights are the base
             model = load_adapter(initial_model(config, whole, model_folder / INIT_WEIGHTS).unload(), folder)
         else:
-            check_base_files(request, model_folder)
+            check_base_files(request, model_folder, note)
             model = load_adapter(load_base_model(config, request, folder), folder)
         if request.quantization is not None:
             _round_frozen_layers(model, skeleton(config, request))
@@ -79,13 +79,16 @@ def _round_frozen_layers(model: nn.Module, trained: nn.Module) -> None:
                 parameter.copy_(rounded(parameter))
 
 
-def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, target: Path) -> None:
+def write_merged(
+    checkpoint: Path, model_folder: Path, request: ModelRequest, target: Path, note: Callable[[str], None]
+) -> None:
     """Write the trained model as a plain Hugging Face folder: an adapter's weights are added to those of its base.
 
-    Refused for an adapter of a weight that two layers share, because both would change.
+    note: as in `load_result` and `copy_tokenizer`. Refused for an adapter of a weight that two layers share, because
+    both would change.
     """
     folder = result_folder(checkpoint)
-    model: Any = load_result(checkpoint, model_folder, request)
+    model: Any = load_result(checkpoint, model_folder, request, note)
     if folder.name == ADAPTER:
         shared = ", ".join(tied_adapter_layers(model))
         if shared:
@@ -100,7 +103,7 @@ def write_merged(checkpoint: Path, model_folder: Path, request: ModelRequest, ta
         config, base = model.config, folder
     with quiet():
         save_model(model, config, base, target)
-    copy_tokenizer(folder, target)
+    copy_tokenizer(folder, target, note)
 
 
 def load_trained_model(folder: Path, task: str) -> nn.Module:

@@ -9,7 +9,16 @@ def sees_whole_batch(module: nn.Module) -> bool:
 
     Frozen ones do, as in plain torch: all modules of a training are in training mode.
     """
-    return any(
-        isinstance(each, _BatchNorm) or (isinstance(each, _NormBase) and each.track_running_stats)
-        for each in module.modules()
-    )
+    return any(_has_statistics(each) for each in module.modules())
+
+
+def with_kept_statistics(model: nn.Module) -> nn.Module:
+    """The model, whose norms take the statistics that they have kept for those of a batch."""
+    for each in model.modules():
+        if _has_statistics(each):
+            each.eval()
+    return model
+
+
+def _has_statistics(norm: nn.Module) -> bool:
+    return isinstance(norm, _BatchNorm) or (isinstance(norm, _NormBase) and norm.track_running_stats)

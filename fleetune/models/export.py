@@ -4,7 +4,7 @@ import dataclasses
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -15,7 +15,13 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
 from fleetune.filesystem import rename_durably
 from fleetune.models import pooled_classifier
-from fleetune.models.generation_settings import generating_configuration, name_no_code, save_model, write_answer_end
+from fleetune.models.generation_settings import (
+    generating_configuration,
+    name_no_code,
+    name_untied,
+    save_model,
+    write_answer_end,
+)
 from fleetune.models.model_class import IMAGE
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import PACKAGE, source_folder
@@ -38,7 +44,8 @@ def export_model(
     adapter_only = request.lora is not None
     names = canonical_names(model)
     wanted = {c for c in names.values() if not adapter_only or _of_adapter(c)}
-    weights = WeightReader(base_skeleton(config, request), source_folder(request), start)
+    plain = base_skeleton(config, request)
+    weights = WeightReader(plain, source_folder(request), start)
     tensors = {**weights.read(wanted - set(trained)), **{n: t for n, t in trained.items() if n in wanted}}
     fill_model(model, names, tensors)
     written = generating_configuration(config, request)
@@ -53,6 +60,7 @@ def export_model(
             model.peft_config["default"].base_model_name_or_path = named
             model.peft_config["default"].revision = request.revision
             model.save_pretrained(target, save_embedding_layers=False)
+            name_untied(plain, written)
             written.save_pretrained(target)  # PEFT does not save labels
             name_no_code(target)
             own = pooled_classifier.needs_pooled_classifier(config) and head_of(request.task) == IMAGE
@@ -81,15 +89,16 @@ def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, f
     rename_durably(written, folder / "base")
 
 
-def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the files of a tokenizer or image processor, if there are any, to a model that ends answers as they do."""
+def copy_tokenizer(source: Path, target: Path, note: Callable[[str], None]) -> None:
+    """Copy the files of a tokenizer or image processor, if there are any, to a model that ends answers as they do;
+    note: told why it may not."""
     for path in sorted(source.rglob("*")):
         if path.is_file() and not OF_MODEL.fullmatch(path.name):
             copied = target / path.relative_to(source)
             copied.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copied)
     name_no_code(target)
-    write_answer_end(target)
+    write_answer_end(target, source, note)
 
 
 def _of_adapter(name: str) -> bool:

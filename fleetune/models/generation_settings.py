@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,13 @@ from transformers import GenerationConfig, PretrainedConfig
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.errors import Refused, first_line
 from fleetune.models.skeleton import canonical_names
-from fleetune.models.source import is_text_part, requested_configuration, text_part
+from fleetune.models.source import GENERATION, PROCESSORS, TOKENIZERS, is_text_part, requested_configuration, text_part
 from fleetune.models.stored_codes import SETTING, holds_codes
 
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
-PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-GENERATION = "generation_config.json"
 MARK = "\ue0f1"
 """Character for private use, as an answer of which nothing is alike."""
 
@@ -39,7 +39,7 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     base: None for a model of random weights, which generates by its configuration.
     """
     model.config = config
-    _name_untied(model, config)
+    name_untied(model, config)
     kept = None if base is None or not model.can_generate() else base / GENERATION
     if model.can_generate():
         copied = kept is not None and kept.exists()
@@ -55,19 +55,31 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     name_no_code(target)
 
 
-def write_answer_end(folder: Path) -> None:
-    """Add to a folder's generation settings the token that its chat template writes after an answer: training by
-    another template than the base's taught the model to end with it, and its base's settings do not know it."""
-    from transformers import AutoTokenizer  # takes seconds, which a model without a template does not need
+def write_answer_end(folder: Path, source: Path, note: Callable[[str], None]) -> None:
+    """Add to a folder's generation settings the token that a chat template writes after an answer: training by another
+    template than the base's taught the model to end with it, and its base's settings do not know it.
 
+    source: the folder of the tokenizer of training, if there is one; note: told where its template does not tell.
+    """
     file = folder / GENERATION
-    if not file.exists():
+    if not file.exists() or not any((source / name).exists() for name in TOKENIZERS):
+        return
+    from transformers import AutoTokenizer  # takes seconds, which a model without one does not need
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # each of a dozen parsers raises its own
+        raise Refused(f"{source}: the tokenizer cannot be loaded ({first_line(error)}); run prepare again") from None
+    if tokenizer.chat_template is None:
         return
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        rest = str(tokenizer.apply_chat_template(turns, tokenize=False)).partition(MARK)[2]
-    except Exception:  # a folder without a tokenizer or a template, or a template for other chats, which may raise any
+        _, mark, rest = str(tokenizer.apply_chat_template(turns, tokenize=False)).partition(MARK)
+        said = "" if mark else "does not write it as it is given"
+    except Exception as error:  # templates are programs, some of them for other chats, and raise what they like
+        said = f"does not take a plain question with it ({first_line(error)})"
+    if said:
+        note(f"{GENERATION} has the end tokens of the base alone, without one for an answer: the chat template {said}")
         return
     ends = [number for token, number in tokenizer.get_added_vocab().items() if token and rest.startswith(token)]
     settings = json_io.parse_plain(file.read_bytes(), str(file))
@@ -79,7 +91,7 @@ def write_answer_end(folder: Path) -> None:
         file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _name_untied(model: Any, config: PretrainedConfig) -> None:
+def name_untied(model: Any, config: PretrainedConfig) -> None:
     """Take out of a model's configuration that it ties weights, if none of those is tied: its files hold them apart,
     and a reader that goes by the configuration would leave one out."""
     told, names = model.get_expanded_tied_weights_keys(all_submodels=True), canonical_names(model)

@@ -156,6 +156,24 @@ class WithoutDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class WithoutDraws(WithoutDropout):
+    """Dropout lets everything through, and a drawn number is the mean of what may be drawn.
+
+    Calls that are not known here draw as ever, which moves the generator.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        mean = _MEANS.get(func)
+        if mean is None:
+            return super().__torch_function__(func, types, args, kwargs)
+        if func in (torch.rand, torch.randn):
+            return _of_rand(*args, **kwargs).fill_(mean)
+        if func in (torch.rand_like, torch.randn_like):
+            return torch.empty_like(*args, **kwargs).fill_(mean)
+        return args[0].fill_(mean(*args[1:], **kwargs))
+
+
 class PartDraws:
     """Random numbers of the parts of one unit in one micro-batch."""
 
@@ -252,3 +270,13 @@ _DRAWN: dict[Any, Any] = {
     torch.Tensor.uniform_: _of_filled,
     torch.Tensor.normal_: _of_filled,
 }
+_MEANS: dict[Any, Any] = {
+    torch.rand: 0.5,
+    torch.rand_like: 0.5,
+    torch.randn: 0.0,
+    torch.randn_like: 0.0,
+    torch.Tensor.uniform_: lambda lowest=0.0, highest=1.0, **kwargs: (lowest + highest) / 2,
+    torch.Tensor.normal_: lambda mean=0.0, std=1.0, **kwargs: mean,
+    torch.Tensor.exponential_: lambda rate=1.0, **kwargs: 1 / rate,
+}
+"""The mean of what a call draws; of one that fills a tensor, by its further arguments."""

@@ -37,6 +37,8 @@ TOKENIZERS = (
     "tokenizer_config.json",
 )
 """A folder with one of these has a tokenizer."""
+PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+GENERATION = "generation_config.json"
 
 
 def source_folder(request: ModelRequest) -> Path | None:

@@ -17,45 +17,67 @@ from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.data.prepared_data import DECODER_IDS, IDS, MASK
 from fleetune.errors import Refused
+from fleetune.models.batch_norms import with_kept_statistics
+from fleetune.models.randomness import WithoutDraws
 from fleetune.models.source import text_part
 
 Tensors = Mapping[str, torch.Tensor]
 
 
 def check_reading(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str) -> None:
-    """Refuse a model that reads more than it may, naming it. Sets it to training mode.
+    """Refuse a model that reads more than it may, in evaluation or in training, naming it. Sets it to training mode.
 
     inputs: name -> tensor [samples, ...] of samples as they are trained. Differences of more than half of a number's
-    digits count, which rounding does not cause.
+    digits count, which rounding does not cause. In training nothing is drawn, and batch norms read what they have kept:
+    devices that share samples draw alike, and none share those of a batch norm.
     """
-    name = type(getattr(model, "get_base_model", lambda: model)()).__name__
-    model.eval()
     with torch.no_grad():
-        beside = _of_other_samples(model, inputs)
-        ahead = _of_later_tokens(model, inputs, labels, task)
-        behind = _of_padding(model, inputs, task)
+        _refuse(model.eval(), _changes(model, inputs, labels, task), "")
+        kept = [buffer.clone() for buffer in model.buffers()]
+        with torch.random.fork_rng(devices=[]), WithoutDraws():
+            undrawn = torch.random.get_rng_state()
+            changes = _changes(with_kept_statistics(model.train()), inputs, labels, task)
+            if torch.equal(undrawn, torch.random.get_rng_state()):  # else a sample alone draws other numbers
+                _refuse(model, changes, "in training, ")
+        for buffer, before in zip(model.buffers(), kept, strict=True):
+            buffer.copy_(before)
     model.train()
+
+
+def _changes(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str) -> tuple[float, float, float]:
+    """How what is said changes with other samples, with later tokens and with padding."""
+    return (
+        _of_other_samples(model, inputs),
+        _of_later_tokens(model, inputs, labels, task),
+        _of_padding(model, inputs, task),
+    )
+
+
+def _refuse(model: nn.Module, changes: tuple[float, float, float], when: str) -> None:
+    name = type(getattr(model, "get_base_model", lambda: model)()).__name__
+    beside, ahead, behind = changes
     if not beside <= _half_of_the_digits(model):
         raise Refused(
-            f"model: what {name} says of a sample changes by {beside:.0e} of its size with the samples beside it, so "
-            "it would depend on the plan; take a model of another family"
+            f"model: {when}what {name} says of a sample changes by {beside:.0e} of its size with the samples beside "
+            "it, so it would depend on the plan; take a model of another family"
         )
     if not ahead <= _half_of_the_digits(model):
         raise Refused(
-            f"model: {name} reads the token that it is to predict: another last token changes what it says of earlier "
-            f"ones by {ahead:.0e} of its size. Take a decoder, or set is_decoder to true in model.config where the "
-            "family has that setting"
+            f"model: {when}{name} reads the token that it is to predict: another last token changes what it says "
+            f"of earlier ones by {ahead:.0e} of its size. Take a decoder, or set is_decoder to true in model.config "
+            "where the family has that setting"
         )
     if not behind <= _half_of_the_digits(model):
         raise Refused(
-            f"model: what {name} says of a text changes by {behind:.0e} of its size with the padding behind it, so it "
-            "would depend on data.max_length; take a model of another family"
+            f"model: {when}what {name} says of a text changes by {behind:.0e} of its size with the padding behind it, "
+            "so it would depend on data.max_length; take a model of another family"
         )
 
 
 def _of_other_samples(model: nn.Module, inputs: Tensors) -> float:
-    """Return the change of what is said of the first sample when the others are left out."""
-    return _relative(_said(model, {key: value[:1] for key, value in inputs.items()}), _said(model, inputs)[:1])
+    """Return the change of what is said of two samples when each is alone; more would take longer."""
+    both, *each = ({key: value[part] for key, value in inputs.items()} for part in (slice(2), slice(1), slice(1, 2)))
+    return _relative(_said(model, both), torch.cat([_said(model, one) for one in each]))
 
 
 def _of_later_tokens(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str) -> float:

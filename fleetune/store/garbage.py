@@ -109,7 +109,7 @@ def remove_old_runs(
     *,
     dry_run: bool = False,
     pause: Callable[[float], bool] = lambda seconds: True,
-    waiting: Callable[[], None] = lambda: None,
+    waiting: Callable[[str], None] = lambda holder: None,
 ) -> Removal:
     """Remove all runs but the `keep` newest, the `keep` newest that are done, the `keep` newest of each name that were
     trained (at least one), running and promoted ones. Runs that are `aside` count among the newest alone.

@@ -5,14 +5,20 @@ addressing makes harmless.
 """
 
 import fcntl
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from fleetune.errors import TryAgain
+from fleetune.store.lock_holder import find_holder
 
-RETRY_S = 0.1
+RETRY_S, LOOK_EVERY = 0.1, 10
+"""Pause between two tries, and tries between two looks at who holds the lock."""
+STOPPED_LOOKS = 10
+"""How many looks in a row may find the holder of a brief lock stopped: whoever has pressed Ctrl-Z by mistake has typed
+`fg` within ten seconds, and for a process that runs nothing is counted, however slow its disk is."""
 
 
 class Lock:
@@ -22,17 +28,21 @@ class Lock:
         self,
         path: Path,
         pause: Callable[[float], bool],
-        waiting: Callable[[], None] = lambda: None,
+        waiting: Callable[[str], None] = lambda holder: None,
         *,
         shared: bool = False,
+        brief: bool = False,
     ) -> None:
-        """`pause(s)` sleeps and returns True to give up waiting; `waiting` is called once before the first wait.
+        """`pause(s)` sleeps and returns True to give up waiting; `waiting` is told who holds the lock, before the first
+        wait and when that process is stopped.
 
-        Several processes may hold a `shared` lock at once, but not together with one that is not shared.
+        Several processes may hold a `shared` lock at once, but not together with one that is not shared. A `brief` one
+        is held for moments: TryAgain once its holder has been stopped for longer.
         """
         self._path = path
         self._pause = pause
         self._waiting = waiting
+        self._brief = brief
         self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._file: int | None = None
 
@@ -60,12 +70,22 @@ class Lock:
             self._file = None
 
     def __enter__(self) -> "Lock":
-        if not self.take():
-            self._waiting()
-        while not self.take():
+        told, stopped = "", 0
+        for tries in itertools.count():
+            if self.take():
+                return self
+            if tries % LOOK_EVERY == 0:
+                holder = find_holder(self._path)
+                said = str(holder or "another process")
+                stopped = stopped + 1 if holder and holder.stopped else 0
+                if self._brief and stopped > STOPPED_LOOKS:
+                    raise TryAgain(f"{self._path.name}: this lock is held by {said}; then run this again")
+                if not told or (stopped and said != told):
+                    told = said
+                    self._waiting(said)
             if self._pause(RETRY_S):
                 raise TryAgain(f"{self._path.name}: stopped while another process held this lock; run it again")
-        return self
+        raise AssertionError("it tries without an end")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -142,6 +142,12 @@ class RunRegistry:
         """Write a run record atomically."""
         self._storage.write(f"runs/{record.id}/run.json", json_io.text(record).encode())
 
+    def plain_config(self, run: str) -> dict[str, Any]:
+        """The config of a run as its record was written, without what newer versions fill in."""
+        owner = f"runs/{run}/run.json"
+        found: dict[str, Any] = json_io.parse_plain(self._storage.read(owner) or b"", owner)["config"]
+        return found
+
     def save_receipt(self, run: str, content: bytes) -> None:
         """Write the receipt of a run atomically, beside its record."""
         self._storage.write(f"runs/{run}/{RECEIPT}", content)

@@ -206,21 +206,28 @@ class Store:
         """Return the local cache folder of a stage; it may not exist."""
         return self.local / "cache" / stage
 
-    def lock(self, name: str, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
-        """Return the lock called `name`, for example a stage key; see Lock for `pause` and `waiting`."""
-        return Lock(self.local / "locks" / f"{name}.lock", pause, waiting)
+    def lock(
+        self,
+        name: str,
+        pause: Callable[[float], bool],
+        waiting: Callable[[str], None] = lambda holder: None,
+        *,
+        brief: bool = False,
+    ) -> Lock:
+        """Return the lock called `name`, for example a stage key; see Lock for the rest."""
+        return Lock(self.local / "locks" / f"{name}.lock", pause, waiting, brief=brief)
 
-    def in_use(self, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
+    def in_use(self, pause: Callable[[float], bool], waiting: Callable[[str], None] = lambda holder: None) -> Lock:
         """Return the lock that keeps artifacts from being removed until they are named in a record; see Lock.
 
         A run holds it from finding or storing artifacts until its run record names them, a promotion from finding its
         run until it is written. Any number of processes may hold it at once.
         """
-        return Lock(self._removal_lock, pause, waiting, shared=True)
+        return Lock(self._removal_lock, pause, waiting, shared=True, brief=True)
 
-    def removal(self, pause: Callable[[float], bool], waiting: Callable[[], None] = lambda: None) -> Lock:
+    def removal(self, pause: Callable[[float], bool], waiting: Callable[[str], None] = lambda holder: None) -> Lock:
         """Return the lock under which records and artifacts are removed; free when nobody holds `in_use`."""
-        return Lock(self._removal_lock, pause, waiting)
+        return Lock(self._removal_lock, pause, waiting, brief=True)
 
     @property
     def _removal_lock(self) -> Path:

@@ -158,7 +158,7 @@ def _write_artifacts(
     model = export_model(config, task.model, task.model_folder / INIT_WEIGHTS, trained_tensors(state), checkpoint)
     processing = PreparedData(task.data_folder).processing
     if processing is not None:
-        copy_tokenizer(processing, model)
+        copy_tokenizer(processing, model, task.note)
     (checkpoint / "round.json").write_text(json.dumps({"round": found.mark.round}) + "\n", encoding="utf-8")
     json_io.write(metrics, task.output / "metrics" / "training.json")
     if plans := [json_io.dump(plan) for plan in later]:

@@ -50,25 +50,12 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
     given = texts or ()
     if not given and not options.file and not sys.stdin.isatty():
         given = _lines(sys.stdin.buffer.read())
-    cut: list[str] = []
-    spaced: list[str] = []
-    asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens, cut=cut, spaced=spaced)
+    asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens)
     predictions = ask(found, asked)
     if options.as_json:
         options.print_json({"run": found.run.id, "predictions": [json_io.dump(one) for one in predictions]})
-    elif unfinished := _print(options, predictions):
-        sys.stderr.write(
-            f"note: {unfinished} went on when --new-tokens {options.new_tokens}, or what the model takes, was full\n"
-        )
-    if spaced:
-        sys.stderr.write(
-            f"note: {len(spaced)} end in white space, which training has within the token of the next word; leave it "
-            f"out; the first is {visible(spaced[0])}\n"
-        )
-    if cut:
-        sys.stderr.write(
-            f"note: {len(cut)} longer than the texts of training, and cut; the first is {visible(cut[0])}\n"
-        )
+    else:
+        _print(options, predictions)
 
 
 def _lines(content: bytes) -> list[str]:
@@ -80,9 +67,8 @@ def _lines(content: bytes) -> list[str]:
         raise Refused(f"the input is not UTF-8 ({error}); give lines of text in UTF-8") from None
 
 
-def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> int:
-    """Print each prediction, and return how many the model did not end."""
-    console, unfinished = options.console(), 0
+def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> None:
+    console = options.console()
     for one in predictions:
         if one.value is not None:
             console.print(f"{one.value:.4g}  {' '.join(one.input.split())}")
@@ -92,5 +78,3 @@ def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> int:
             console.print(f"{said}  {' '.join(one.input.split())}")
         else:
             typer.echo(visible(f"> {one.input}\n{one.text}\n"))  # a console makes spaces of tabs
-        unfinished += one.unfinished
-    return unfinished

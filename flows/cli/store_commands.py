@@ -165,8 +165,8 @@ def gc(
         time.sleep(seconds)
         return False
 
-    def waiting() -> None:
-        typer.echo("waits while a run takes artifacts from the store", err=True)
+    def waiting(holder: str) -> None:
+        typer.echo(f"waits while a run takes artifacts from the store: {holder}", err=True)
 
     done = remove_old_runs(options.store(), keep, dry_run=dry_run, pause=pause, waiting=waiting)
     if options.as_json:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,19 @@ from fleetune.filesystem import rename_durably
 from fleetune.launching.job import SILENT_CODE, describe_exit
 from fleetune.launching.life_watch import USUAL, LifeWatch
 from flows.hand_over.model_card import model_card
-from flows.hand_over.trained_run import TrainedRun
+from flows.hand_over.trained_run import TrainedRun, tell
 
 CONVERTER = "convert_hf_to_gguf.py"
 """Of llama.cpp; not on the package index."""
 ADAPTER, BASE, CARD = "adapter", "base", "README.md"
 
 
-def export(found: TrainedRun, target: Path, merge: bool) -> Path:
+def export(found: TrainedRun, target: Path, merge: bool, note: Callable[[str], None] = tell) -> Path:
     """Write the model folder, or the adapter's, with a model card, into `target` and return it.
 
-    merge: an adapter's weights are added to those of its base, so that transformers loads the folder alone. Refused for
-    a target that holds something, and for an adapter without a base that others could load. Whatever fails leaves
-    nothing.
+    merge: an adapter's weights are added to those of its base, so that transformers loads the folder alone. note: told
+    what cannot be checked. Refused for a target that holds something, and for an adapter without a base that others
+    could load. Whatever fails leaves nothing.
     """
     from fleetune.evaluation.trained_model import result_folder, write_merged
 
@@ -43,11 +43,11 @@ def export(found: TrainedRun, target: Path, merge: bool) -> Path:
         )
     with _atomic(target) as part:
         if merge:
-            write_merged(found.checkpoint, found.model, found.run.config.model, part)
+            write_merged(found.checkpoint, found.model, found.run.config.model, part, note)
         else:
             shutil.copytree(result, part, dirs_exist_ok=True, symlinks=True)
-        note = _loading(result) if adapter else ""
-        (part / CARD).write_text(model_card(found, note), encoding="utf-8")
+        loading = _loading(result) if adapter else ""
+        (part / CARD).write_text(model_card(found, loading), encoding="utf-8")
     return target
 
 

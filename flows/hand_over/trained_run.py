@@ -1,5 +1,6 @@
 """The artifacts of a run that was trained."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics, TrainingMetrics
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
+from fleetune.formatting import visible
 from fleetune.store import RunRecord, Store
 from flows.promoted_start import in_this_store
 from flows.receipt import Receipt, read_receipt
@@ -27,6 +29,11 @@ class TrainedRun:
     """None if nothing is recorded."""
     receipt: Receipt | None = None
     """None if the run has none."""
+
+
+def tell(sentence: str) -> None:
+    """Tell a note beside what a command prints, or a cell shows."""
+    sys.stderr.write(f"note: {visible(sentence)}\n")
 
 
 def trained_run(store: Store, name: str) -> TrainedRun:

@@ -114,4 +114,6 @@ def links_of(store: Store) -> StoreLinks:
     if service is None:
         return StoreLinks(root=store.root if "://" in store.root else str(Path(store.root).resolve()))
     elsewhere = os.environ.get(API_URL, service.api) != service.api
-    return StoreLinks(root=service.root, pages=f"{service.address if elsewhere else ''}{files.pages_path()}")
+    return StoreLinks(
+        root=service.root, pages=f"{service.address if elsewhere else ''}{files.pages_path(service.authenticated)}"
+    )

@@ -72,8 +72,6 @@ def up(
     if files.starting():
         raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
     make_home(files.home)
-    if files.home.stat().st_uid != os.getuid():
-        raise Refused(f"{files.home}: it belongs to another user, who could read and change it; give another --root")
     files.folder.mkdir(exist_ok=True)
     url = options.given_database()
     database = {DATABASE: url} if url else {}

@@ -16,8 +16,8 @@ from typing import Any
 
 from fleetune.store.lock import remove_free
 from flows.next_step import NEXT, again, and_next, command
-from flows.prefect_server import HOST, basic_authorization
-from flows.service_files import ServiceFiles
+from flows.prefect_server import HOST
+from flows.service_files import ServiceFiles, basic_authorization
 
 TIMEOUT_S = 10.0
 ERRORS = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError)

@@ -89,7 +89,7 @@ def application(app: "FastAPI", store: "Store", auth_string: str) -> Application
     from flows.service.ui_patches import LocksFirst, NamesOfAllStates
 
     files = ServiceFiles(store.local)
-    pages = locked_store_pages(store, files.key(), password=bool(auth_string))
+    pages = locked_store_pages(store, files, password=bool(auth_string))
     app.router.routes.insert(0, Mount(PAGES, app=pages, name=STORE))  # before the UI's "/"
     inner = BoundedBodies(TellsWorker(LocksFirst(NamesOfAllStates(app)), files.submitted))
     return OwnPagesOnly(LoggedInOnly(inner, app.routes, auth_string) if auth_string else inner)

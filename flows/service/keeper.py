@@ -89,6 +89,8 @@ class Keeper:
 
     def _start(self) -> None:
         self._auth = self._files.login() if self._password else ""
+        if not self._password:
+            self._files.end_keys()
         self._tell("starting Prefect's server (the first start creates its database)")
         self._start_server()
         self._files.write(self._record())

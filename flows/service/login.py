@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Mount
 
-from flows.prefect_server import basic_authorization
 from flows.service.asgi import Application, Message, Receive, Send, replay
+from flows.service_files import basic_authorization
 
 UI, STORE = "ui", "store"
 """Names of the mounts that strangers may read: Prefect's, and that of the store's pages, which ask for their key."""

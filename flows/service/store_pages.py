@@ -1,8 +1,9 @@
 """The store over HTTP, read-only: runs, their stages, and every file of their artifacts.
 
 Prefect's UI drops `file://` links, so that artifacts need addresses. A browser that follows a link sends no password,
-and a cookie would reach every port of this machine, so that the addresses hold a key, which only the password tells;
-the page without a key makes it of what the UI has kept of its login. Pages carry a policy that lets a stored file, such
+and a cookie would reach every port of this machine, so that the addresses hold a key, which only the password tells.
+Without a key, or with one that was valid before a service without a password, a page makes it of what the UI has kept
+of its login, and goes on to what was asked for. Pages carry a policy that lets a stored file, such
 as an HTML page that came with a model, neither run scripts nor speak to Prefect's API on the same address.
 """
 
@@ -23,7 +24,7 @@ from fleetune.store import Store
 from flows import yaml_file
 from flows.comparison.archive import every, read
 from flows.service.asgi import Message, Receive, Send
-from flows.service_files import KEY_CHARACTERS
+from flows.service_files import KEY_CHARACTERS, OPEN, PAGES, ServiceFiles
 
 POLICY = "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; sandbox"
 HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -44,21 +45,22 @@ _PAGES = Environment(
 )
 
 
-def locked_store_pages(store: Store, key: str, password: bool) -> Starlette:
-    """The pages under `/KEY/`, and the page `/`, from which a browser that has logged in comes to them; without a
-    `password` everyone does."""
-    pages = store_pages(store)
+def locked_store_pages(store: Store, files: ServiceFiles, password: bool) -> Starlette:
+    """The pages under `/KEY/`, and the page `/`, from which a browser that has logged in comes to them, as it does with
+    another key; without a `password` everyone does."""
+    pages, key, opened = store_pages(store), files.key(), files.opened()
+
+    def entrance(status: int) -> Response:
+        page = _PAGES.get_template("enter.html").render(base=PAGES, key_characters=KEY_CHARACTERS, opened=opened)
+        return HTMLResponse(page, status, headers={**HEADERS, **ENTER_POLICY})
 
     async def enter(request: Request) -> Response:
-        base = request.scope.get("root_path", "")
-        if not password:
-            return RedirectResponse(f"{base}/{key}/")
-        page = _PAGES.get_template("enter.html").render(base=base, key_characters=KEY_CHARACTERS)
-        return HTMLResponse(page, headers={**HEADERS, **ENTER_POLICY})
+        return entrance(200) if password else RedirectResponse(f"{PAGES}/{OPEN}/")
 
     async def unlocked(scope: Message, receive: Receive, send: Send) -> None:
-        is_right = hmac.compare_digest(scope["path_params"]["key"].encode(), key.encode())
-        answer = pages if is_right else _missing("no such page: the key in its address is not this store's")
+        given = scope["path_params"]["key"]
+        is_right = not password or hmac.compare_digest(given.encode(), key.encode())
+        answer = pages if is_right else entrance(404)
         await answer({**scope, "path_params": {}}, receive, send)  # a page has parameters of its own
 
     return Starlette(routes=[Route("/", enter), Mount("/{key}", app=unlocked)])

@@ -62,7 +62,7 @@ def add_change(ui: Ui, change: str) -> None:
 
 def test_the_login(browser: Browser, service: ServiceClient) -> None:
     """A browser comes to the login, which says what it wants and tells a wrong password; the right one leads to the UI,
-    and only then the address of the store's pages to them."""
+    and only then the address of the store's pages to them, as does a link with a key that is no longer valid."""
     with browser.new_context() as context:
         ui = Ui(context.new_page(), service.record.address)
         field = ui.ask_for_login()
@@ -76,6 +76,8 @@ def test_the_login(browser: Browser, service: ServiceClient) -> None:
         ui.log_in(service.files.login())
         ui.open_store()
         expect(ui.page.get_by_text(str(service.root.resolve()))).to_be_visible()
+        ui.page.goto(f"{service.record.address}{service.files.pages_path(False)}/runs/none")
+        ui.page.wait_for_url(f"**{service.files.pages_path(True)}/runs/none")
 
 
 def test_a_run_by_the_form(ui: Ui, service: ServiceClient) -> None:

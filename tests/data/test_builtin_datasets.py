@@ -93,7 +93,10 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_sources_are_packed_by_file(tmp_path: Path) -> None:
-    """The blocks of a split spell its files in sequence; only the last block is padded; no file is in two splits."""
+    """The blocks of a split spell its files in sequence; only the last block is padded; no file is in two splits.
+
+    Bug: files did not begin with the token that the tokenizer puts before each text.
+    """
     data = prepared(tmp_path / "d", "stdlib-sources", CAUSAL, max_length=16)
     spelled = {split: "".join(texts(data, split)) for split in ("train", "test")}
     left = {"a.py", "c.py", "e.py"}
@@ -103,7 +106,7 @@ def test_sources_are_packed_by_file(tmp_path: Path) -> None:
         left -= inside
         mask = whole(data, split)["attention_mask"]
         assert mask[:-1].all()
-        assert mask.sum() == len(text) + len(inside)  # each file ends with <eos>
+        assert mask.sum() == len(text) + 2 * len(inside)  # each file begins with <bos> and ends with <eos>
     assert not left
 
 

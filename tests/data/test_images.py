@@ -159,6 +159,21 @@ def test_grey_of_more_than_8_bits_keeps_its_levels(case: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("white", "inverted", "told"), [(4095, False, True), (4095, True, True), (65535, False, False)]
+)
+def test_sixteen_bits_that_hold_twelve_are_told(white: int, inverted: bool, told: bool, tmp_path: Path) -> None:
+    """Bug: images of a camera of 12 bits were read as nearly black ones without a word. Where 0 is white, they are
+    nearly white; and a set that uses its 16 bits may have a dark image."""
+    for number in range(10):
+        path = tmp_path / "set" / "ab"[number % 2] / f"{number}.tif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        levels = np.array([[0, white // 2], [white, number]], dtype=np.uint16) // (1 if number else 20)
+        Image.fromarray(levels).save(path, tiffinfo={262: 0} if inverted else {})
+    notes = prepared(tmp_path / "d", tmp_path / "set", SPEC).info.notes
+    assert any("10 of 10 images are all but black" in note and "12 or fewer" in note for note in notes) == told
+
+
+@pytest.mark.parametrize(
     ("dtype", "pixels"),
     [(np.int32, [0, 70000]), (np.int32, [-1, 5]), (np.float32, [0, 255]), (np.float32, [0, float("nan")])],
 )

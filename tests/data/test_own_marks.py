@@ -63,10 +63,11 @@ def test_a_target_has_its_end_once(tmp_path: Path) -> None:
     assert all((row == END).sum() == 1 for row in labels)
 
 
-def test_a_document_has_its_end_once() -> None:
-    """A document that ends with the end token is not followed by another."""
+def test_a_document_has_each_mark_once() -> None:
+    """A document of a sequence begins and ends as its tokenizer begins and ends a text, whatever it has already."""
     tokenizer = open_tokenizer(CAUSAL)
-    assert document_ids(tokenizer, "hi<eos>").tolist() == document_ids(tokenizer, "hi").tolist()
+    for text in ("hi", "<bos>hi", "hi<eos>"):
+        assert document_ids(tokenizer, text).tolist() == tokenizer("hi")["input_ids"]
 
 
 def test_marks_in_the_middle_stay() -> None:

@@ -1,6 +1,7 @@
-"""An adapter is evaluated and merged on the files of its base that training read, and on no others."""
+"""An adapter is evaluated and merged on the files of its base as training read them, and on no others."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import BertForSequenceClassification
 
+from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
-from fleetune.evaluation.trained_model import load_result
-from fleetune.models.base_files import write_base_files
+from fleetune.evaluation.trained_model import WEIGHTS, load_result, write_merged
+from fleetune.filesystem import file_digest
+from fleetune.models.base_files import BaseFiles, write_base_files
 from tests.support.evaluation.instances import BERT, LORA, model_folder, moved, started
 
 IDS = {"input_ids": torch.arange(5, 17).reshape(2, 6)}
@@ -57,7 +60,7 @@ def test_an_adapter_is_put_on_the_weights_it_was_trained_on(tmp_path: Path) -> N
     base(tmp_path / "whole", 4)
     torch.save(load_file(tmp_path / "whole" / "model.safetensors"), source / "pytorch_model.bin")
     request, start, model = trained_run(tmp_path, source)
-    loaded = load_result(tmp_path / "checkpoint", start, request).eval()
+    loaded = load_result(tmp_path / "checkpoint", start, request, pytest.fail).eval()
     with torch.no_grad():
         logits = loaded(**IDS).logits
         assert torch.equal(logits, model(**IDS).logits)
@@ -70,7 +73,7 @@ def test_a_base_that_was_changed_after_training_is_refused(change: str, tmp_path
     source = tmp_path / "base"
     tensors = base(source, 3)
     request, start, _ = trained_run(tmp_path, source)
-    load_result(tmp_path / "checkpoint", start, request)
+    load_result(tmp_path / "checkpoint", start, request, pytest.fail)
     if change == "other values":
         save_file(
             {name: tensor + 1 for name, tensor in tensors.items()}, source / "model.safetensors", {"format": "pt"}
@@ -80,7 +83,48 @@ def test_a_base_that_was_changed_after_training_is_refused(change: str, tmp_path
         index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "weights.safetensors")}
         (source / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(Refused, match="is not what the run was trained on.*put the base back as it was, or train"):
-        load_result(tmp_path / "checkpoint", start, request)
+        load_result(tmp_path / "checkpoint", start, request, pytest.fail)
+
+
+GENERATION, PROCESSOR = "generation_config.json", "preprocessor_config.json"
+
+
+@pytest.mark.parametrize("change", ["config.json", f"{GENERATION} added", f"{PROCESSOR} changed", f"{PROCESSOR} gone"])
+def test_settings_of_a_base_that_were_changed_after_training_are_refused(change: str, tmp_path: Path) -> None:
+    """Bug: they are read again when a model is handed over, and what was read silently became part of it; the changed
+    file is named. What nothing reads may change."""
+    source, name = tmp_path / "base", change.partition(" ")[0]
+    base(source, 3)
+    (source / PROCESSOR).write_text("{}")
+    request, start, _ = trained_run(tmp_path, source)
+    (source / "README.md").write_text("mine")
+    load_result(tmp_path / "checkpoint", start, request, pytest.fail)
+    if change.endswith("gone"):
+        (source / name).unlink()
+    else:
+        settings = json.loads((source / name).read_text()) if (source / name).exists() else {}
+        (source / name).write_text(json.dumps({**settings, "top_k": 5}))
+    with pytest.raises(Refused, match=f"base/{name} is not what the run was trained on .1 of the base's files differ"):
+        write_merged(tmp_path / "checkpoint", start, request, tmp_path / "merged", pytest.fail)
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_what_an_older_run_did_not_keep_of_its_base_is_told(weights: bool, tmp_path: Path) -> None:
+    """A run whose `model` artifact has digests of the weights alone, or none at all, goes on to be used: what it has is
+    compared, and the rest is no silent yes."""
+    source, notes = tmp_path / "base", list[str]()
+    tensors = base(source, 3)
+    request, start, _ = trained_run(tmp_path, source)
+    if weights:
+        json_io.write(BaseFiles(files={WEIGHTS: file_digest(source / WEIGHTS)}), start / "base.json")
+    else:
+        (start / "base.json").unlink()
+    load_result(tmp_path / "checkpoint", start, request, notes.append)
+    lacking, version = ("settings", "versions up to 3 of prepare") if weights else ("files", "version 1 of prepare")
+    assert len(notes) == 1 and f"whether the {lacking} of {source}" in notes[0] and version in notes[0]
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, source / WEIGHTS, {"format": "pt"})
+    with pytest.raises(Refused, match=f"{WEIGHTS} is not what") if weights else nullcontext():
+        load_result(tmp_path / "checkpoint", start, request, notes.append)
 
 
 def test_weights_of_a_name_that_transformers_does_not_read_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fleetune.store import RunRecord, Store
 from flows.cli.app import app
 from flows.hand_over.export import export
 from flows.hand_over.trained_run import trained_run
+from flows.receipt import write_receipt
 from tests.support.flows.hand_over.runs import WHOLE, base_folder, plain, stored_run
 
 
@@ -87,6 +89,7 @@ def test_a_receipt_names_what_the_run_came_from_and_made(run: tuple[Path, Store,
     ("link", "said"),
     [
         ("base", "model.safetensors is not what the run was trained on"),
+        ("base", "config.json is not what the run was trained on"),
         ("data", "data artifact is corrupt"),
         ("code", "the key of stage prepare is not that of its record"),
         ("config", "stage prepare ran with another training.rounds"),
@@ -103,7 +106,9 @@ def test_the_first_link_that_breaks_is_named(run: tuple[Path, Store, RunRecord],
     root = folder / "runs"
     artifact = {"data": "data", "plans": "plan", "commits": "metrics", "weights": "checkpoint"}.get(link, link)
     if link == "base":
-        flip(folder / "base" / "model.safetensors")
+        name = said.partition(" ")[0]
+        with (folder / "base" / name).open("ab") as file:
+            file.write(b" ")
     elif link == "code":
         rewritten(root / "keys" / f"{record.stages[0].key}.json", '"package.torch": "1"', '"package.torch": "2"')
     elif link == "config":
@@ -117,6 +122,25 @@ def test_the_first_link_that_breaks_is_named(run: tuple[Path, Store, RunRecord],
     ended = verified(store, record.id)
     assert ended.exit_code == 64 and f"the chain of {record.id} breaks at {link}: " in ended.stderr
     assert said in ended.stderr
+
+
+def test_a_receipt_of_an_older_version_holds_where_settings_were_added(run: tuple[Path, Store, RunRecord]) -> None:
+    """Bug: `weight_decay_on`, which this version fills in for a run that has none, broke the link `config` of runs with
+    a weight decay. The link has the digest of the config as it was recorded."""
+    folder, store, record = run
+    decaying = replace(record.config, training=replace(record.config.training, weight_decay=0.1))
+    store.runs.save(replace(record, config=decaying))
+    file = folder / "runs" / "runs" / record.id / "run.json"
+    recorded = plain(file)
+    assert recorded["config"]["training"].pop("weight_decay_on") == "weights"
+    file.write_text(json.dumps(recorded))
+    write_receipt(store, store.runs.load(record.id))
+    text = json.dumps(recorded["config"], sort_keys=True, ensure_ascii=False)
+    links = {link["name"]: link["digests"] for link in plain(file.with_name("receipt.json"))["links"]}
+    assert links["config"]["config"] == hashlib.sha256(text.encode()).hexdigest()
+    assert verified(store, record.id).exit_code == 0
+    rewritten(file, '"weight_decay": 0.1', '"weight_decay": 0.2')
+    assert f"the chain of {record.id} breaks at config: config is" in verified(store, record.id).stderr
 
 
 def check_links(store: Store, folder: Path, elsewhere: Path) -> None:

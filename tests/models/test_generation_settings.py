@@ -1,6 +1,7 @@
 """An exported model generates as its base does: with a cache, and with the base's own settings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.data.tokenization import open_tokenizer
+from fleetune.errors import Refused
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import write_init_weights
 from fleetune.models.source import configuration
@@ -121,24 +123,49 @@ def test_the_configuration_of_weights_that_are_trained_apart_ties_none(apart: bo
     assert ("lm_head.weight" in load_file(written / "model.safetensors")) == apart
     ours, theirs = (AutoModelForCausalLM.from_pretrained(each) for each in (written, folder))
     assert torch.equal(ours(torch.tensor([[5, 6]])).logits, theirs(torch.tensor([[5, 6]])).logits)
+    lora = exported(replace(request, lora=Lora(r=2, targets=("q_proj",))), tmp_path / "lora")
+    assert json.loads((lora / "config.json").read_text())["tie_word_embeddings"] is not apart, "beside an adapter, too"
 
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
 
+HIDDEN = CHATML.replace("m.content", "m.content[:0]")
+
+
 @pytest.mark.parametrize(
-    ("template", "added"), [(CHATML, ["<|im_end|>"]), ("{{ raise_exception('no') }}", []), (None, [])]
+    ("template", "added", "said"),
+    [
+        (CHATML, ["<|im_end|>"], ""),
+        ("{{ raise_exception('no') }}", [], "the chat template does not take a plain question with it (no)"),
+        (HIDDEN, [], "the chat template does not write it as it is given"),
+        (None, [], ""),
+    ],
+    ids=["chatml", "raises", "hides", "none"],
 )
-def test_a_model_ends_an_answer_as_its_template_does(template: str | None, added: list[str], tmp_path: Path) -> None:
-    """Bug: a Llama that was trained by ChatML ran on behind its answers, because its settings were its base's alone."""
-    folder = exported(base(tmp_path / "base", SETTINGS), tmp_path)
+def test_a_model_ends_an_answer_as_its_template_does(
+    template: str | None, added: list[str], said: str, tmp_path: Path
+) -> None:
+    """Bug: a Llama that was trained by ChatML ran on behind its answers, because its settings were its base's alone;
+    and a template that does not tell what ends an answer was passed over without a word."""
+    folder, notes = exported(base(tmp_path / "base", SETTINGS), tmp_path), list[str]()
     spec = InputSpec(task=LANGUAGE, tokenizer=None, pretrained=False, vocab_size=None)
     tokenizer = open_tokenizer(spec)
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>"], special_tokens=True)
     tokenizer.chat_template = template
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    copy_tokenizer(tmp_path / "tokenizer", folder)
+    copy_tokenizer(tmp_path / "tokenizer", folder, notes.append)
     written = json.loads((folder / "generation_config.json").read_text())
     ends = [2, 7, *tokenizer.convert_tokens_to_ids(added)]
     assert written == {**SETTINGS, "eos_token_id": ends}
     assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == ends
+    assert len(notes) == bool(said) and all(said in each for each in notes)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_no_template_for_other_chats(tmp_path: Path) -> None:
+    """Bug: any error was taken for the template's own, and the model was handed over as if it had none."""
+    folder = exported(base(tmp_path / "base", SETTINGS), tmp_path)
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
+    with pytest.raises(Refused, match="the tokenizer cannot be loaded"):
+        copy_tokenizer(tmp_path / "tokenizer", folder, pytest.fail)

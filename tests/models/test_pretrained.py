@@ -129,7 +129,7 @@ def test_a_merged_adapter_of_quantised_weights_is_written_plain(tmp_path: Path) 
     trained = {name: torch.randn(p.shape) / 10 for name, p in model.named_parameters() if p.requires_grad}
     model.load_state_dict(trained, strict=False)
     export_model(config, request, folder / INIT_WEIGHTS, trained, tmp_path / "checkpoint")
-    write_merged(tmp_path / "checkpoint", folder, request, tmp_path / "merged")
+    write_merged(tmp_path / "checkpoint", folder, request, tmp_path / "merged", print)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     assert (theirs(IDS).logits - model(input_ids=IDS).logits).abs().max() < 1e-5
     assert not [name for name in load_file(tmp_path / "merged" / "model.safetensors") if "scale" in name]

@@ -52,7 +52,7 @@ def exported(folder: Path, request: ModelRequest, data: DataRequest) -> Path:
     saved, prepared = saved_configuration(folders.model / "model"), PreparedData(folders.data)
     written = export_model(saved, request, folders.model / INIT_WEIGHTS, {}, folder / "out")
     assert prepared.processing is not None
-    copy_tokenizer(prepared.processing, written)
+    copy_tokenizer(prepared.processing, written, print)
     return written
 
 

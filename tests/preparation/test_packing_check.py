@@ -5,16 +5,19 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.families.small_configs import small_config
-from fleetune.data.prepared_data import PreparedData
+from fleetune.contracts.input_spec import InputSpec
+from fleetune.data.prepared_data import PreparedData, sample_spans
+from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.preparation.packing_check import check_packing
 from tests.support.data.chat_samples import chat_spec, chats
-from tests.support.data.samples import json_lines, prepared
+from tests.support.data.samples import CAUSAL, json_lines, prepared
 from tests.support.training.model_families import ENCODER, GPT2
 
 LLAMA = {"model_type": "llama", "num_key_value_heads": 1, **ENCODER}
@@ -56,6 +59,35 @@ def test_packed_samples_have_the_loss_that_they_have_alone(name: str, tmp_path: 
     model, packed = random_model(KEEP_APART[name]), chat_data(tmp_path, packing=True)
     check_packing(model, packed)
     assert mean_loss(model, packed) == pytest.approx(mean_loss(model, chat_data(tmp_path, packing=False)), rel=1e-12)
+
+
+@pytest.mark.parametrize("around", ["<bos> $A <eos>", "<bos> $A", "$A"])
+def test_packed_texts_are_those_that_transformers_reads_alone(around: str, tmp_path: Path) -> None:
+    """Each text of a row begins as its tokenizer begins a single one and ends with the end token, and the loss of the
+    rows is what transformers computes of each text by itself: none of it is of a text's first token."""
+    tokenizer, model = open_tokenizer(CAUSAL), random_model(LLAMA).double().eval()
+    marks = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<bos>", "<eos>") if token in around]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=around, special_tokens=marks)
+    tokenizer.save_pretrained(tmp_path / "t")
+    texts = [f"{number} " + "so " * (number % 9) for number in range(30)]
+    source = json_lines(tmp_path / "r.jsonl", [{"text": text} for text in texts])
+    spec = InputSpec(task="causal-lm", tokenizer=tmp_path / "t")
+    data = prepared(tmp_path / "d", source, spec, max_length=64, packing=True)
+    own, alone = AutoTokenizer.from_pretrained(tmp_path / "t"), dict[tuple[int, ...], float]()
+    for text in texts:
+        ids = own(text)["input_ids"]
+        ids = torch.tensor([ids if ids[-1] == own.eos_token_id else [*ids, own.eos_token_id]])
+        with torch.no_grad():
+            alone[tuple(ids[0].tolist())] = float(model(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1)
+    rows = data.rows("train", range(data.size("train")))
+    packed = [
+        tuple(ids[first:end].tolist())
+        for ids, positions in zip(rows["input_ids"], rows["position_ids"], strict=True)
+        for first, end in sample_spans(positions)
+    ]
+    assert len(packed) == 24 and set(packed) <= set(alone)
+    total = mean_loss(model, data) * sum(len(text) - 1 for text in packed)
+    assert total == pytest.approx(sum(alone[text] for text in packed), rel=1e-6)  # transformers' loss is in float32
 
 
 @pytest.mark.parametrize("name", ["bloom", "mamba2", "lfm2", "qwen3_next"])

@@ -1,5 +1,6 @@
 """A model says of a token what it read before it, and of a text what the text says."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -107,3 +108,77 @@ def test_padding_is_tried_where_the_first_texts_have_none(config: dict[str, Any]
         return check_reading(made, inputs, ids, TEXT)
     with pytest.raises(Refused, match="XLNetForSequenceClassification.*with the padding behind it"):
         check_reading(made, inputs, ids, TEXT)
+
+
+class InTraining(nn.Module):
+    """Says something of images in [samples, 1, 4, 4], in training by a rule of its own."""
+
+    def __init__(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.norm, self.dropout = nn.BatchNorm2d(1), nn.Dropout(0.5)
+        self.rule = rule
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Normalise and drop out, and apply the rule in training."""
+        seen = self.dropout(self.norm(pixel_values)).flatten(1)
+        return self.rule(seen) if self.training else seen
+
+
+def room_for_four(seen: torch.Tensor) -> torch.Tensor:
+    """An expert that takes the positive numbers of a micro-batch, up to its capacity of 4 for all samples."""
+    taken = (seen > 0).flatten().cumsum(0).view(seen.shape) <= 4
+    return seen * torch.where(seen > 0, taken, 1)
+
+
+def jitter(seen: torch.Tensor) -> torch.Tensor:
+    """A router's jitter, stochastic depth and Gumbel's noise, all drawn for each sample."""
+    seen = seen * torch.empty_like(seen).uniform_(0.9, 1.1) + torch.randn_like(seen)
+    return seen * (torch.rand(len(seen), 1) < 0.9) - torch.empty_like(seen).exponential_().log()
+
+
+MIX = {
+    "mean": lambda seen: seen - seen.mean(0),
+    "mean beside jitter": lambda seen: jitter(seen - seen.mean(0)),
+    "capacity": room_for_four,
+    "capacity, the last first": lambda seen: room_for_four(seen.flip(0)).flip(0),
+}
+KEEP = {
+    "batch norm and dropout": lambda seen: nn.functional.dropout(seen, 0.5),
+    "jitter": jitter,
+    "draws of a kind that is not known": lambda seen: seen * torch.bernoulli(torch.full_like(seen, 0.5)),
+}
+
+
+@pytest.mark.parametrize("rule", MIX)
+def test_a_model_that_mixes_samples_only_in_training_is_refused(rule: str) -> None:
+    """Bug: only evaluation was looked at, so experts that drop tokens in training by what the whole micro-batch sends
+    them were accepted, and a group would have trained another model."""
+    images = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(2))
+    with pytest.raises(Refused, match="model: in training, what InTraining says of a sample changes by .* beside it"):
+        check_reading(InTraining(MIX[rule]), {"pixel_values": images}, torch.arange(3), "image-classification")
+
+
+@pytest.mark.parametrize("rule", KEEP)
+def test_what_is_drawn_in_training_is_no_mixing(rule: str) -> None:
+    """Dropout, jitter and batch norms are accepted, and the check leaves no trace in statistics and random numbers."""
+    made, images = InTraining(KEEP[rule]), torch.randn(3, 1, 4, 4)
+    drawn = torch.random.get_rng_state()
+    check_reading(made, {"pixel_values": images}, torch.arange(3), "image-classification")
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    assert all(torch.equal(found, own) for found, own in zip(made.buffers(), nn.BatchNorm2d(1).buffers(), strict=True))
+    assert all(module.training for module in made.modules())
+
+
+@pytest.mark.parametrize(
+    ("task", "words"), [("causal-lm", "in training, .* reads the token"), (TEXT, "in training, .* padding behind it")]
+)
+def test_tokens_that_are_read_only_in_training_are_refused(task: str, words: str) -> None:
+    """A model that adds the mean of all positions in training sees later tokens, and the padding."""
+    made = model(task, LLAMA)
+
+    def mix(module: nn.Module, given: Any, output: torch.Tensor) -> torch.Tensor:
+        return output + output.mean(1, keepdim=True) if module.training else output
+
+    made.get_submodule("model.layers.1.mlp").register_forward_hook(mix)
+    with pytest.raises(Refused, match=words):
+        check(task, made)

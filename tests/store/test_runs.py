@@ -4,8 +4,11 @@ import dataclasses
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -165,15 +168,15 @@ def test_a_record_that_cannot_be_read_hides_no_other(store: Store) -> None:
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
-    """A second taker waits, is notified once, gives up on request, and succeeds after the release."""
-    path, said = tmp_path / "a.lock", []
+    """A second taker waits, is told once by whom it is held, gives up on request, and succeeds after the release."""
+    path, said = tmp_path / "a.lock", list[str]()
     first = Lock(path, lambda _: True)
-    second = Lock(path, lambda _: True, lambda: said.append("waits"))
+    second = Lock(path, lambda _: True, said.append)
     with first:
         assert is_held(path) and not second.take()
         with pytest.raises(TryAgain, match="a.lock"), second:
             pass
-    assert said == ["waits"]
+    assert len(said) == 1 and said[0].startswith(f"process {os.getpid()} (")
     with second:
         assert is_held(path)
     assert not is_held(path) and not is_held(tmp_path / "never")
@@ -208,17 +211,51 @@ def test_a_lock_that_only_its_owner_may_look_at_counts_as_held(tmp_path: Path, m
     assert is_held(tmp_path / "lock")
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    """The lock of a process killed with SIGKILL is free."""
-    path = tmp_path / "a.lock"
+@contextmanager
+def holding(path: Path, kind: str) -> "Iterator[subprocess.Popen[str]]":
+    """Another process that holds a lock; kind: an argument of Lock."""
     code = (
         "import sys; from pathlib import Path; from fleetune.store import Lock\n"
-        "lock = Lock(Path(sys.argv[1]), lambda _: True); print(lock.take(), flush=True); sys.stdin.read()"
+        f"lock = Lock(Path(sys.argv[1]), lambda _: True, {kind}=True); print(lock.take(), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "True\n"
+        try:
+            yield holder
+        finally:
+            holder.kill()
+
+
+@pytest.mark.parametrize("kind", ["shared", "brief"])
+def test_a_lock_that_a_stopped_process_holds(kind: str, tmp_path: Path) -> None:
+    """Bug: after Ctrl-Z of a run, every other one waited in silence and for ever for what it held. Whoever waits is
+    told at once which process it is, and what to do once it is stopped; a brief lock is given up ten seconds later."""
+    path, told, pauses = tmp_path / "a.lock", list[str](), list[float]()
+    with holding(path, kind) as holder:
+
+        def pause(seconds: float) -> bool:
+            pauses.append(seconds)
+            if len(pauses) == 50:
+                os.kill(holder.pid, signal.SIGSTOP)
+                os.waitpid(holder.pid, os.WUNTRACED)
+            return len(pauses) == 1000
+
+        with pytest.raises(TryAgain) as brief, Lock(path, pause, told.append, brief=True):
+            pass
+        assert 14.9 < sum(pauses) < 16.0 and str(brief.value).startswith(f"a.lock: this lock is held by {told[1]}")
+        assert len(told) == 2 and told[0].startswith(f"process {holder.pid} (") and str(path) in told[0]
+        assert told[1] == f"{told[0]}, which is stopped: fg in its terminal lets it go on, kill -9 {holder.pid} ends it"
+        with pytest.raises(TryAgain, match="stopped while another process"), Lock(path, pause, told.append):
+            pass
+        assert len(pauses) == 1000 and told[2:] == told[1:2], "others are waited for"
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    """The lock of a process killed with SIGKILL is free."""
+    path = tmp_path / "a.lock"
+    with holding(path, "brief") as holder:
         assert is_held(path)
         holder.kill()
         holder.wait()

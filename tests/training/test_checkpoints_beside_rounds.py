@@ -3,10 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.errors import TryAgain
 from fleetune.training.checkpoints import checkpoint_folder, trained_tensors
+from tests.support.training.failing_disk_worker import WHY, FailingDiskLauncher
 from tests.support.training.late_disk_worker import LateDiskLauncher
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.runs import plan, prepared, run_plan
@@ -42,3 +45,15 @@ def test_the_last_checkpoint_waits_for_a_device_that_still_writes_the_one_before
     run_plan(ready, two, training, tmp_path / "whole")
     late, whole = (trained_tensors(checkpoint_folder(tmp_path / name / "work", 2)) for name in ("late", "whole"))
     assert said == [] and all(torch.equal(late[name], whole[name]) for name in whole)
+
+
+def test_an_error_of_a_thread_that_writes_is_told(tmp_path: Path) -> None:
+    """The training ends with it, and the worker's log says where it was raised; never "NoneType: None", which is what
+    Python prints of an error that it is asked for too late."""
+    family = BY_NAME["bert"]
+    ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
+    one = plan(ready.units, [], [[8]])
+    with pytest.raises(TryAgain, match=f"RuntimeError: {WHY}"):
+        run_plan(ready, one, replace(TRAINING, rounds=2), tmp_path / "failing", launcher=FailingDiskLauncher())
+    (log,) = (text for path in (tmp_path / "failing").rglob("log") if WHY in (text := path.read_text()))
+    assert "Traceback" in log and "in fail" in log and "NoneType: None" not in log

@@ -68,7 +68,7 @@ def test_they_are_scored_asked_and_loaded_by_transformers(task: str, adapter: bo
     training = replace(TRAINING, rounds=30, learning_rate=1e-2 if adapter else 2e-3)
     run_plan(ready, plan(ready.units, [3], [[8], [8]]), training, tmp_path)
     data = PreparedData(ready.folders.data)
-    model = load_result(tmp_path / "output" / "checkpoint", ready.folders.model, ready.model)
+    model = load_result(tmp_path / "output" / "checkpoint", ready.folders.model, ready.model, pytest.fail)
     found = score(model, data, ScoringOptions()).values
     assert set(found) == ({"r2", "mae", "loss"} if task == NUMBERS else {"accuracy", "micro_f1", "macro_f1", "loss"})
     config = saved_configuration(ready.folders.model / "model")

@@ -75,7 +75,7 @@ def test_what_is_scored_is_what_was_trained(tmp_path: Path) -> None:
     ready = chats_ready(tmp_path)
     training = request(rounds=2, learning_rate=1e-2)
     run_plan(ready, plan(ready.units, [], [[8]]), training, tmp_path)
-    found = load_result(tmp_path / "output" / "checkpoint", ready.folders.model, ready.model).eval()
+    found = load_result(tmp_path / "output" / "checkpoint", ready.folders.model, ready.model, pytest.fail).eval()
     wanted = rounded_model(ready)
     state = final_state(tmp_path)
     wanted.load_state_dict(state, strict=False)

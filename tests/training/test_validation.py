@@ -261,7 +261,7 @@ def test_scores_beside_a_training_are_those_of_evaluation(tmp_path: Path) -> Non
     score = scorer(StageContext(task=task, channel=Channel(io.StringIO())))
     metrics = run_plan(ready, made, training, tmp_path / "trained", score=score, note=notes.append)
     assert [each.rounds for each in metrics.scores] == [2, 4] and metrics.result_rounds is None
-    model = load_result(tmp_path / "trained" / "output" / "checkpoint", ready.folders.model, ready.model)
+    model = load_result(tmp_path / "trained" / "output" / "checkpoint", ready.folders.model, ready.model, pytest.fail)
     wanted = scores_of(model, PreparedData(ready.folders.data), ScoringOptions()).values
     assert metrics.scores[-1].values == wanted and metrics.scores[0].values != wanted
     assert sum(note.startswith("held-out samples after round") for note in notes) == 2

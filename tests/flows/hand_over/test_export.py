@@ -50,6 +50,17 @@ def test_a_merged_model_is_loaded_by_transformers_alone(kind: str, tmp_path: Pat
     assert not [name for name in loaded.state_dict() if "lora" in name]
 
 
+def test_what_cannot_be_checked_is_told(
+    tmp_path: Path, of_files: ModelRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A base of which an older run kept no digests goes into the merged model with a note beside what is printed."""
+    found, _ = run_of(tmp_path, of_files)
+    (found.model / "base.json").unlink()
+    capsys.readouterr()
+    export(found, tmp_path / "out", merge=True)
+    assert "note: model: whether the files of" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("merge", [False, True])
 def test_a_classifier_that_transformers_lacks_is_loaded_by_the_code_of_its_card(merge: bool, tmp_path: Path) -> None:
     """DINOv3: plain transformers loads the backbone, the card's lines add the head, and the best label is the run's."""

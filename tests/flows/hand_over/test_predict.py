@@ -18,16 +18,18 @@ from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_
 
 
 @pytest.mark.parametrize("request_", [WHOLE, ADAPTED], ids=["whole", "adapter"])
-def test_texts_and_files_are_classified(request_: ModelRequest, tmp_path: Path) -> None:
+def test_texts_and_files_are_classified(
+    request_: ModelRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Arguments first, then the rows of files in their order; one text has one prediction wherever it stands."""
     found, _ = run_of(tmp_path, request_)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "number 3"}\n{"text": "number 4 !"}\n')
-    cut: list[str] = []
-    said = list(predict(found, Asked(texts=["number 4 !"], files=[rows], cut=cut)))
+    capsys.readouterr()
+    said = list(predict(found, Asked(texts=["number 4 !"], files=[rows])))
     assert [one.input for one in said] == ["number 4 !", "number 3", "number 4 !"]
     assert said[0] == said[2] and set(said[0].probabilities) == {"odd", "even", "prime"}
-    assert not cut
+    assert capsys.readouterr().err == ""
 
 
 def test_an_adapters_base_is_loaded_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -107,13 +109,23 @@ def test_an_input_that_is_no_utf_8_is_refused(command: list[str]) -> None:
 
 
 def test_what_was_written_is_printed_as_it_is(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug: spaces were printed for tabs, and nothing told a text that the model had not ended."""
-    for unfinished, said in (
-        (True, "note: 1 went on when --new-tokens 9, or what the model takes, was full\n"),
-        (False, ""),
-    ):
-        made = Prediction(input="a\tb", text="\tif x:  \n\x1b[2J", unfinished=unfinished)
-        # replaced: no small model writes just this
-        monkeypatch.setattr("flows.hand_over.predict.predict", lambda *_, made=made: iter([made]))
-        told = CliRunner().invoke(app, [*command, "a\tb", "--new-tokens", "9"])
-        assert told.stdout == "> a\tb\n\tif x:  \n\\x1b[2J\n\n" and told.stderr == said
+    """Bug: spaces were printed for tabs."""
+    made = Prediction(input="a\tb", text="\tif x:  \n\x1b[2J")
+    # replaced: no small model writes just this
+    monkeypatch.setattr("flows.hand_over.predict.predict", lambda *_: iter([made]))
+    told = CliRunner().invoke(app, [*command, "a\tb"])
+    assert told.stdout == "> a\tb\n\tif x:  \n\\x1b[2J\n\n"
+
+
+def test_what_is_odd_about_predictions_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug: nothing told a text that the model had not ended, nor, in a notebook, one that was cut."""
+    gpt2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    gpt2 |= {"bos_token_id": 1, "eos_token_id": 2}
+    written, _ = run_of(tmp_path / "gpt2", ModelRequest(task="causal-lm", config=gpt2))
+    found, _ = run_of(tmp_path / "bert", WHOLE)
+    capsys.readouterr()
+    (one,) = predict(written, Asked(texts=["number 1"], new_tokens=3))
+    assert one.unfinished
+    assert capsys.readouterr().err == "note: 1 went on when --new-tokens 3, or what the model takes, was full\n"
+    list(predict(found, Asked(texts=["number 1", "number 2" + "!" * 90])))
+    assert capsys.readouterr().err == "note: 1 longer than the texts of training, and cut; the first is text 2\n"

@@ -35,7 +35,7 @@ def test_strategies_are_compared(service: ServiceClient) -> None:
     newest = archive.every(store)[0]
     assert f" show {newest.by_forecast[0].run} plan" in copied, "nothing can be trained on a simulated fleet"
     assert newest.measured_by == ended["parameters"]["base"], "a copy reads the config of this comparison"
-    base = f"{service.record.address}{service.files.pages_path()}"
+    base = f"{service.record.address}{service.files.pages_path(True)}"
     for page in (f"{base}/comparisons/{newest.id}/comparison.html", f"{base}/"):
         with urllib.request.urlopen(page) as answer:
             assert newest.id in (text := answer.read().decode()) or "single" in text

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -14,11 +15,12 @@ from sqlalchemy.engine import make_url
 
 from fleetune import filesystem
 from fleetune.errors import Refused, TryAgain
+from flows import prefect_server
 from flows.prefect_server import DATABASE, HOST
 from flows.service import control
 from flows.service.http_server import OwnPagesOnly
 from flows.service.keeper import MOST_LOG_BYTES, Keeper, bound, ended_at_start, name_of, reserve
-from flows.service_files import ServiceFiles, ServiceRecord
+from flows.service_files import HOME, ServiceFiles, ServiceRecord, make_home
 from tests.support.flows.service.client import ServiceClient
 
 RUNNING = ServiceRecord(
@@ -203,3 +205,28 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(Refused, match="belongs to another user, .*; give another --root"):
         control.up(tmp_path, "runs", control.ServiceOptions(), print)
+
+
+@pytest.mark.parametrize("planted", ["prefect", "prefect/prefect.db", "prefect/service/secret"])
+def test_what_another_user_has_planted_in_a_store_is_refused(tmp_path: Path, planted: str) -> None:
+    """Bug: a run in a folder of somebody else took the database that it found in `./runs`, which names the programs
+    that are run. What another user has made is refused by name, be it a link, before a run or a service starts."""
+    place, home = tmp_path / "runs" / planted, tmp_path / "runs" / HOME
+    place.parent.mkdir(parents=True)
+    place.symlink_to("/etc" if place == home else "/etc/passwd")
+    if os.getuid() == 0:  # whose those are; nobody else can give files away
+        os.lchown(place, 12345, 12345)
+    for begin in (make_home, prefect_server.check_configured_server):
+        with pytest.raises(Refused, match=f"{place}: it belongs to another user, .*; give another --root"):
+            begin(home)
+
+
+def test_a_store_that_everybody_can_write_is_refused(tmp_path: Path) -> None:
+    """Others could put another database there. What its group may write has been shared on purpose."""
+    store = tmp_path / "runs"
+    store.mkdir()
+    store.chmod(0o775)
+    make_home(store / HOME)
+    store.chmod(0o777)
+    with pytest.raises(Refused, match=f"{store}: every user of this machine can write it; .*chmod o-w.* --root"):
+        make_home(store / HOME)

@@ -123,7 +123,7 @@ def test_runs_of_the_command_line_are_shown(service: ServiceClient) -> None:
 def test_the_stores_pages(service: ServiceClient) -> None:
     """Files that a manifest names are shown over HTTP; a file beside them, and another host's name, are not."""
     service.ended(service.start(base="asteroid-b", until="plan", **SMALL))
-    base = f"{service.record.address}{service.files.pages_path()}"
+    base = f"{service.record.address}{service.files.pages_path(True)}"
     plan = next((service.root / "artifacts" / "plan").glob("*/plan.json")).parent
     page = f"{base}/artifacts/plan/{plan.name}/plan.json"
     with urllib.request.urlopen(page) as answer:
@@ -193,7 +193,7 @@ def test_a_password_and_the_end(tmp_path: Path) -> None:
             assert answer.code in (401, 404)
     with urllib.request.urlopen(told["store"]) as answer:
         assert b"Log in to" in answer.read()
-    with urllib.request.urlopen(f"{told['address']}{other.files.pages_path()}/") as answer:
+    with urllib.request.urlopen(f"{told['address']}{other.files.pages_path(True)}/") as answer:
         assert b"No runs yet" in answer.read()
     private = (other.files.home, other.files.folder / "secret", other.files.folder / "lock")
     assert [path.stat().st_mode & 0o077 for path in private] == [0, 0, 0], "a lock that others can open they can hold"

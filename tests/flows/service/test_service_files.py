@@ -271,6 +271,23 @@ def test_a_service_that_freezes_while_it_starts_is_given_up(tmp_path: Path) -> N
     assert found and not psutil.wait_procs(found, timeout=20.0)[1]
 
 
+@pytest.mark.parametrize("password", [True, False])
+def test_keys_end_before_a_server_without_a_password_starts(tmp_path: Path, password: bool) -> None:
+    """Such a server shows everybody the links of earlier runs, so that their key ends; one with a password keeps it."""
+    files, told = ServiceFiles(tmp_path), list[str]()
+    files.folder.mkdir(parents=True)
+    before = files.key()
+
+    class Jobs:
+        def start(self, command: Command) -> Any:
+            told.append(files.key())
+            raise TryAgain(command.module)
+
+    with pytest.raises(TryAgain, match="http_server"):
+        Keeper(str(tmp_path), ServiceClient.free_port(), password, print, Jobs()).keep()
+    assert (told == [before]) == password
+
+
 def test_a_note_that_a_lost_power_left_empty_is_none(tmp_path: Path) -> None:
     """Bug: it stood for the folder in which the keeper happened to be. What is noted is what is read."""
     files = ServiceFiles(tmp_path)

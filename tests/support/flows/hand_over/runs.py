@@ -48,7 +48,7 @@ def run_of(folder: Path, request: ModelRequest) -> tuple[TrainedRun, Any]:
     config = saved_configuration(start / "model")
     written = export_model(config, request, start / "start.safetensors", tensors, checkpoint)
     assert data.tokenizer is not None
-    copy_tokenizer(data.tokenizer, written)
+    copy_tokenizer(data.tokenizer, written, print)
     record = RunRecord(
         id="numbers-1",
         config=RunConfig(

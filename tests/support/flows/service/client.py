@@ -17,8 +17,7 @@ from typing import Any
 
 import psutil
 
-from flows.prefect_server import basic_authorization
-from flows.service_files import ServiceFiles, ServiceRecord
+from flows.service_files import ServiceFiles, ServiceRecord, basic_authorization
 
 LIMIT_S, ASK_S, MOST_ASK_S = 300.0, 0.2, 1.0
 """Longest wait, for a machine that does much else; least and most seconds between two looks."""
