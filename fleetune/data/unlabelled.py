@@ -37,6 +37,8 @@ def asked_texts(texts: Sequence[str], chats: bool) -> Iterator[Example]:
 
 
 def _asked(location: str, text: str, chats: bool) -> Example:
+    if not isinstance(text, str):
+        raise Refused(f"{location} is {type(text).__name__}, not text; give strings")
     if not text.strip():
         raise Refused(f"{location} is empty; give words")
     said = Chat(messages=({"role": "user", "content": text},)) if chats else text

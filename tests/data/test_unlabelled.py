@@ -133,3 +133,10 @@ def test_empty_texts_are_refused() -> None:
     """An empty argument is named by its number."""
     with pytest.raises(Refused, match="text 2 is empty; give words"):
         list(asked_texts(["a", " "], chats=False))
+
+
+def test_arguments_that_are_no_texts_are_refused() -> None:
+    """Bug: a notebook's column of numbers or NaN ended in an AttributeError."""
+    unlike: list[Any] = ["a", float("nan")]
+    with pytest.raises(Refused, match="text 2 is float, not text; give strings"):
+        list(asked_texts(unlike, chats=True))

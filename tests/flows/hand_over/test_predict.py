@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -14,7 +15,8 @@ from fleetune.evaluation.prediction import Prediction
 from fleetune.store import StageRecord, Store
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
-from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
+from flows.notebook import FinishedRun
+from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of, stored_run
 
 
 @pytest.mark.parametrize("request_", [WHOLE, ADAPTED], ids=["whole", "adapter"])
@@ -129,3 +131,11 @@ def test_what_is_odd_about_predictions_is_told(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == "note: 1 went on when --new-tokens 3, or what the model takes, was full\n"
     list(predict(found, Asked(texts=["number 1", "number 2" + "!" * 90])))
     assert capsys.readouterr().err == "note: 1 longer than the texts of training, and cut; the first is text 2\n"
+
+
+def test_a_notebook_asks_about_one_text_or_a_column_of_them(tmp_path: Path) -> None:
+    """Bug: of a text that was no list, each letter was asked about; a column of a data frame ended in a ValueError."""
+    store, record = stored_run(tmp_path, WHOLE)
+    run = FinishedRun(record, store)
+    assert list(run.predict("number 1").input) == ["number 1"]
+    assert list(run.predict(pd.Series(["number 1", "number 2"])).input) == ["number 1", "number 2"]
