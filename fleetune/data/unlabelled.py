@@ -65,6 +65,10 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
     its prompt. Refused names the first row that has none of them.
     """
     if path.suffix.lower() == LINES:
+        if not spec.is_text:
+            raise Refused(
+                f"{path}: it holds lines of text, and the model reads images; give images, or a table of them"
+            )
         yield from _asked_lines(path, chats)
         return
     if not path.is_file():

@@ -11,7 +11,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.unlabelled import asked_rows, asked_texts
 from fleetune.errors import Refused
-from tests.support.data.samples import CAUSAL, TEXT, json_lines
+from tests.support.data.samples import CAUSAL, IMAGES, TEXT, json_lines
 
 REQUEST = DataRequest(source="set", text_column="body")
 PAIRS = InputSpec(task="seq2seq")
@@ -112,6 +112,7 @@ def test_every_row_and_line_has_its_own_place(tmp_path: Path) -> None:
         ("a.jsonl", '{"prompt": " "}', PAIRS, "line 1: column 'prompt' is empty"),
         ("a.csv", "body,label\na,b\nbody,label\n", TEXT, "holds the names of columns .* leave it out"),
         ("a.xyz", "x", TEXT, "files end in"),
+        ("a.txt", "a.png", IMAGES, "lines of text, and the model reads images; give images, or a table of them"),
         ("a.txt", b"\xff\xfe\xff", TEXT, "cannot be read .*; give a text file in UTF-8"),
         ("a.txt", None, TEXT, "cannot be read .*; give a text file in UTF-8"),
         ("a.csv", None, TEXT, "no such file; give a file that ends in"),
