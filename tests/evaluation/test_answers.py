@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from fleetune.data.dialogues import Chat, Completion
@@ -50,6 +50,18 @@ def test_an_answer_to_a_chat_is_what_a_message_has(template: str, answer: str, t
     written = tokenizer(answer, add_special_tokens=False)["input_ids"]
     prompt, ends = prompt_ids(tokenizer, ASKED), end_ids(tokenizer, None, ASKED)
     assert answer_text(tokenizer, ASKED, prompt, written, ends) == " yes"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_prompt_keeps_the_end_tokens_of_its_text(ends: bool) -> None:
+    """Bug: of turns that end tokens part, as DialoGPT has them, the last one was left out of the prompt, which then was
+    no turn that had ended; the one that a tokenizer puts itself is."""
+    tokenizer = open_tokenizer(CAUSAL)
+    if not ends:
+        tokenizer.backend_tokenizer.post_processor = processors.Sequence([])
+    asked = Example(location="text 1", content="hi?<eos>", label=None)
+    plain = tokenizer("hi?<eos>", add_special_tokens=False)["input_ids"]
+    assert prompt_ids(tokenizer, asked)[-len(plain) :] == plain
 
 
 def test_special_tokens_within_an_answer_stay() -> None:
