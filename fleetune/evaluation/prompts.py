@@ -32,7 +32,7 @@ def prompt_ids(tokenizer: Any, example: Example) -> list[int]:
     text = content.prompt if isinstance(content, Completion) else str(content)
     begun = text.removeprefix(own_marks(tokenizer)[0])
     ids, of_letter = (list(map(int, tokenizer(each, verbose=False)["input_ids"])) for each in (begun, "a"))
-    return ids[:-1] if of_letter[-1] == end_token_id(tokenizer) else ids  # the tokenizer's own, not that of the text
+    return ids[:-1] if of_letter[-1:] == [end_token_id(tokenizer)] else ids  # the tokenizer's own, not that of the text
 
 
 def ends_within_token(tokenizer: Any, example: Example) -> bool:
