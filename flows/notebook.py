@@ -6,6 +6,7 @@ reuse. Stages are processes of their own, so that a cell may be interrupted and 
 
 import functools
 import sys
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,14 +94,14 @@ class FinishedRun:
 
         return export(trained_run(self._store, self.id), Path(folder), merge)
 
-    def predict(self, texts: list[str], new_tokens: int = 64) -> "pd.DataFrame":
+    def predict(self, texts: str | Iterable[str], new_tokens: int = 64) -> "pd.DataFrame":
         """Ask the trained model: a row for each text (or path of an image), as `fleetune predict` has them."""
         import pandas as pd
 
         from flows.hand_over.predict import Asked, predict
         from flows.hand_over.trained_run import trained_run
 
-        asked = Asked(texts=texts, new_tokens=new_tokens)
+        asked = Asked(texts=[texts] if isinstance(texts, str) else list(texts), new_tokens=new_tokens)
         return pd.DataFrame([json_io.dump(one) for one in predict(trained_run(self._store, self.id), asked)])
 
     def __repr__(self) -> str:

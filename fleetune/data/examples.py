@@ -132,12 +132,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
     names = table.class_names(source.label_column)
     for number, values in table.rows():
         location = row_place(table, number)
-        if _is_heading(values):
-            raise Told(
-                "{location} holds the names of columns ({}), as the heading of a file does; leave it out",
-                ", ".join(values),
-                location=location,
-            )
+        check_heading(location, values)
         if format is not None:
             dialogue = read_dialogue(location, values, format, source.loss_on == "all")
             check_answers(location, dialogue)
@@ -155,19 +150,27 @@ def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Exam
                 location=location,
                 column=column,
             )
-        content = _text(location, column, value) if spec.is_text else as_image(inside(location, column), value, folder)
+        content = (
+            given_text(location, column, value) if spec.is_text else as_image(inside(location, column), value, folder)
+        )
         label = None if spec.task == "causal-lm" else _sample_label(location, source.label_column, values, spec.task)
         if names and label is not None and not predicts_number(spec.task):
             label = _named(location, source.label_column, label, names)
         yield Example(location=location, content=content, label=label)
 
 
-def _is_heading(values: Mapping[str, Any]) -> bool:
-    """Whether every cell of a row is the name of a column, as where files were joined with their headings."""
-    return bool(values) and all(isinstance(each, str) and each.strip("\ufeff ") in values for each in values.values())
+def check_heading(location: str, values: Mapping[str, Any]) -> None:
+    """Refuse a row whose every cell is the name of a column, as where files were joined with their headings."""
+    if values and all(isinstance(each, str) and each.strip("\ufeff ") in values for each in values.values()):
+        raise Told(
+            "{location} holds the names of columns ({}), as the heading of a file does; leave it out",
+            ", ".join(values),
+            location=location,
+        )
 
 
-def _text(location: str, column: str, value: Any) -> str:
+def given_text(location: str, column: str, value: Any) -> str:
+    """The text of a column; Refused where it is none: nobody knows in which spelling a list or a number is meant."""
     if not isinstance(value, str):
         raise Told(
             "{location}: column {column!r} holds {}, not text; give strings",

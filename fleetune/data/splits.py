@@ -6,14 +6,15 @@ A window is the last files of a folder by name, with a split that no other windo
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fleetune.contracts.run_config import NO_FILES, DataRequest
-from fleetune.data.prepared_data import Array
+from fleetune.data.prepared_data import DECODER_IDS, LABELS, Array
 from fleetune.data.public_words import Told
 from fleetune.errors import Refused
 
@@ -68,7 +69,8 @@ def split_rows(
 ) -> tuple[RowIndices, RowIndices]:
     """Split rows by test_fraction and return (train, test) row indices, each shuffled.
 
-    Rows with equal `keys` [rows] are the same sample and stay in one split, so no test sample is a training sample.
+    Rows with equal `keys` [rows] are the same sample and stay in one split, so no test sample is a training sample. A
+    sample with more than half as many rows as are to be held out is trained on, where there are enough others.
     With `newest_files`, a row's split depends on its content and not on the other rows.
     Raises Refused if there are too few distinct samples to hold one out.
     """
@@ -80,12 +82,22 @@ def split_rows(
             raise _too_few(request, distinct)
         return shuffled(np.flatnonzero(~tested), seed, TRAIN), shuffled(np.flatnonzero(tested), seed, TEST)
     order = np.argsort(_rng(seed, "hold out").permutation(distinct)[groups], kind="stable")
-    border = held_out_count(len(keys), request.held_out_share)
+    fit, border = _fit_to_test(np.bincount(groups), held_out_count(len(keys), request.held_out_share))
+    order = order[np.argsort(~fit[groups[order]], kind="stable")]
     while 0 < border < len(order) and groups[order[border]] == groups[order[border - 1]]:
         border += 1
     if not 0 < border < len(order):
         raise _too_few(request, distinct)
     return shuffled(order[border:], seed, TRAIN), shuffled(order[:border], seed, TEST)
+
+
+def _fit_to_test(sizes: RowIndices, border: int) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], int]:
+    """Whether each sample is repeated little enough to be held out, and how many rows are: at most half of theirs."""
+    fit, rows = np.ones(len(sizes), dtype=bool), border
+    while rows and (large := fit & (sizes > max(1, rows // 2))).any():
+        fit &= ~large
+        rows = min(border, int(sizes[fit].sum()) // 2)
+    return (fit, rows) if rows else (np.ones_like(fit), border)
 
 
 def _too_few(request: DataRequest, distinct: int) -> Refused:
@@ -129,17 +141,33 @@ def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int | None =
     `arrays` are the stored inputs by split; `alike` is the number of test rows that equalled a
     training row before truncation or resizing, None where that is unknown.
     """
-    return shared_notes(_row_hashes(arrays[TRAIN]), _row_hashes(arrays[TEST]), alike)
+    hashes = _row_hashes(arrays[TRAIN]), _row_hashes(arrays[TEST])
+    if DECODER_IDS in arrays[TRAIN]:  # what is written may differ
+        return shared_notes(*hashes, None, "have the input of a training row")
+    return shared_notes(*hashes, alike)
 
 
-def shared_notes(train: list[bytes], tested: list[bytes], alike: int | None) -> tuple[str, ...]:
-    """`overlap_notes` from the hashes of the rows of both splits."""
+def shared_notes(
+    train: list[bytes], tested: list[bytes], alike: int | None, how: str = "are also training rows"
+) -> tuple[str, ...]:
+    """`overlap_notes` from the hashes of the rows of both splits; one more sentence if most of the test rows are
+    alike."""
+    return (*_shared_note(train, tested, alike, how), *_repeated_note(tested))
+
+
+def _repeated_note(tested: list[bytes]) -> Iterator[str]:
+    most = max(Counter(tested).values(), default=0)
+    if 1 < most > len(tested) / 2:
+        yield f"{most} of {len(tested)} test rows are alike, so the scores are mostly of one input"
+
+
+def _shared_note(train: list[bytes], tested: list[bytes], alike: int | None, how: str) -> tuple[str, ...]:
     trained = set(train)
     shared = sum(key in trained for key in tested)
     if not shared:
         return ()
     note = (
-        f"{shared} of {len(tested)} test rows are also training rows: the model has seen what it is tested on, so its "
+        f"{shared} of {len(tested)} test rows {how}: the model has seen what it is tested on, so its "
         "scores look better than they are"
     )
     cut = 0 if alike is None else shared - alike
@@ -151,7 +179,7 @@ def shared_notes(train: list[bytes], tested: list[bytes], alike: int | None) -> 
 
 def _row_hashes(split: Mapping[str, Array]) -> list[bytes]:
     """Hash of each row's inputs."""
-    inputs = [array for name, array in sorted(split.items()) if name != "labels"]
+    inputs = [array for name, array in sorted(split.items()) if name not in (LABELS, DECODER_IDS)]
     rows = range(len(inputs[0]))
     return [row_hash(b"".join(array[row].tobytes() for array in inputs)) for row in rows]
 

@@ -1,6 +1,7 @@
 """What a trained model is asked about: rows of a file without labels, lines of text, images, and arguments."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from fleetune.data.dialogues import (
     read_dialogue,
     row_format,
 )
-from fleetune.data.examples import Example
+from fleetune.data.examples import Example, check_heading, given_text
 from fleetune.data.image_folders import IMAGE_SUFFIXES, OTHER_IMAGES
 from fleetune.data.images import as_image
 from fleetune.data.lfs_pointers import check_fetched
 from fleetune.data.messages import ASSISTANT
-from fleetune.data.tables import FILE_SUFFIXES, open_table
+from fleetune.data.tables import FILE_SUFFIXES, open_table, row_place
 from fleetune.errors import Refused
 
 LINES = ".txt"
@@ -37,6 +38,8 @@ def asked_texts(texts: Sequence[str], chats: bool) -> Iterator[Example]:
 
 
 def _asked(location: str, text: str, chats: bool) -> Example:
+    if not isinstance(text, str):
+        raise Refused(f"{location} is {type(text).__name__}, not text; give strings")
     if not text.strip():
         raise Refused(f"{location} is empty; give words")
     said = Chat(messages=({"role": "user", "content": text},)) if chats else text
@@ -66,6 +69,10 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
     its prompt. Refused names the first row that has none of them.
     """
     if path.suffix.lower() == LINES:
+        if not spec.is_text:
+            raise Refused(
+                f"{path}: it holds lines of text, and the model reads images; give images, or a table of them"
+            )
         yield from _asked_lines(path, chats)
         return
     if not path.is_file():
@@ -73,14 +80,15 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
     table = open_table(path)
     column = request.text_column if spec.is_text else request.image_column
     for number, values in table.rows():
-        location = f"{table.name}: {table.row_noun} {number}"
+        location = row_place(table, number)
+        check_heading(location, values)
         format = _format(values, request, spec)
         if format is None:
             raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")
         if format != TEXT:
-            yield Example(location=location, content=_dialogue(location, values, format), label=None)
+            yield Example(location=location, content=_dialogue(location, values, format, spec), label=None)
         elif spec.is_text:
-            yield _asked(location, str(values[column]), chats)
+            yield _asked(location, given_text(location, column, values[column]), chats)
         else:
             yield Example(location=location, content=as_image(location, values[column], path.parent), label=None)
 
@@ -88,12 +96,17 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
 def _asked_lines(path: Path, chats: bool) -> Iterator[Example]:
     try:
         check_fetched(str(path), path)
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = text_lines(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: cannot be read ({error}); give a text file in UTF-8") from None
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield _asked(f"{path}: line {number}", line, chats)
+
+
+def text_lines(content: bytes) -> list[str]:
+    """Lines of a text in UTF-8, which end where those of files do: a form feed or U+2028 ends none."""
+    return StringIO(content.decode("utf-8-sig"), newline=None).read().split("\n")
 
 
 def _format(values: Mapping[str, Any], request: DataRequest, spec: InputSpec) -> str | None:
@@ -103,7 +116,7 @@ def _format(values: Mapping[str, Any], request: DataRequest, spec: InputSpec) ->
     held = [name for name, value in values.items() if _holds(value)]
     text = request.text_column
     if spec.task == SEQ2SEQ and text not in held and PROMPT in held:
-        return COMPLETION if isinstance(values[PROMPT], str) else None
+        return COMPLETION
     if spec.task != "causal-lm":
         return TEXT if text in held else None
     columns = [*held, *(name for name in (ANSWER, OUTPUT) if name != text)]  # a row to ask about has no answer yet
@@ -128,8 +141,10 @@ def _columns(spec: InputSpec) -> str:
     return f"fill it, or name another by --set data.{kind}" + (f", or give {others}" if others else "")
 
 
-def _dialogue(location: str, values: Mapping[str, Any], format: str) -> Dialogue:
+def _dialogue(location: str, values: Mapping[str, Any], format: str, spec: InputSpec) -> Dialogue:
     """A row as `fleetune.data.dialogues` reads it, whether or not it has an answer, without its last answer."""
+    if spec.task == SEQ2SEQ:
+        return Completion(given_text(location, PROMPT, values[PROMPT]), "")
     stand_in: Any = [] if isinstance(values.get(PROMPT), list) else "?"
     found = read_dialogue(location, {**values, ANSWER: stand_in, OUTPUT: "?"}, format, any_loss=True)
     if isinstance(found, Completion):

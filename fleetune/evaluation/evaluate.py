@@ -243,4 +243,5 @@ def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedDat
 
 def _available_accelerator(accelerator: str) -> str:
     """Return the accelerator if this process can use it, else `cpu`: the GPU may be in another machine."""
-    return accelerator if accelerator == "cpu" or torch.cuda.is_available() else "cpu"
+    number = accelerator.removeprefix("cuda:")
+    return accelerator if number.isdecimal() and int(number) < torch.cuda.device_count() else "cpu"

@@ -18,7 +18,8 @@ from fleetune.data.image_processor import reopen_image_processor, stacked
 from fleetune.data.prepared_data import IDS, MASK, PIXELS, Array, PreparedData
 from fleetune.data.tokenization import check_ids, encode, open_tokenizer
 from fleetune.errors import Refused
-from fleetune.evaluation.prompts import end_ids, prompt_ids
+from fleetune.evaluation.answers import answer_text
+from fleetune.evaluation.prompts import end_ids, ends_within_token, prompt_ids
 from fleetune.evaluation.token_loss import vocabulary
 from fleetune.evaluation.trained_model import one_thread, without_cache
 
@@ -41,6 +42,8 @@ class Prediction:
     """The number that a model of a regression says."""
     text: str = ""
     """How the input goes on, or what it is turned into; empty for classification."""
+    unfinished: bool = False
+    """Whether the text stops at the most tokens that were asked for or fit, and not where the model ends it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,8 @@ class Predictor:
     """Most tokens to write after an input of causal-lm, or of one of seq2seq."""
     cut: list[str] = field(default_factory=list)
     """Locations of the texts that were longer than those of training, and cut."""
+    spaced: list[str] = field(default_factory=list)
+    """Locations of the texts of causal-lm that end in a space which training has within a token."""
 
     def predictions(self, asked: Iterable[Example]) -> Iterator[Prediction]:
         """Yield a prediction for each input, in order. No gradients, no draws, on one thread; Refused: an input that
@@ -74,7 +79,7 @@ class Predictor:
     def _prediction(self, example: Example, logits: torch.Tensor) -> Prediction:
         """logits: of one sample."""
         if not logits.isfinite().all():
-            raise Refused(f"{example.location}: the model's output is not finite; it diverged in training")
+            raise _diverged(example)
         if predicts_number(self.data.task):
             return Prediction(input=_said(example), value=float(logits[0]))
         several = predicts_labels(self.data.task)
@@ -85,11 +90,12 @@ class Predictor:
         return Prediction(input=_said(example), label=label, probabilities=dict(ranked))
 
     def _texts(self) -> Any:
-        spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer)
+        spec = InputSpec(task=self.data.task, tokenizer=self.data.tokenizer, vocab_size=vocabulary(self.model))
         tokenizer, (length,) = open_tokenizer(spec), self.data.shape(IDS)
 
         def rows(chunk: list[Example]) -> dict[str, Array]:
             ids, mask, longer = encode(tokenizer, [str(each.content) for each in chunk], length)
+            check_ids(ids, spec)
             self.cut.extend(chunk[row].location for row in longer)
             return {IDS: ids, MASK: mask}
 
@@ -126,20 +132,27 @@ class Predictor:
         for example in asked:
             ids = self._read(tokenizer, example) if turns else prompt_ids(tokenizer, example)
             check_ids(np.asarray(ids, dtype=np.int64), spec)
+            if not turns and ends_within_token(tokenizer, example):
+                self.spaced.append(example.location)
+            ends = end_ids(tokenizer, of_base.eos_token_id, example)
             settings = GenerationConfig(
                 do_sample=False,
                 max_new_tokens=self._room(example, 1 if turns else len(ids)),  # a start token, or the text itself
-                eos_token_id=end_ids(tokenizer, of_base.eos_token_id, example) or None,
+                eos_token_id=ends or None,
                 pad_token_id=tokenizer.pad_token_id,
                 decoder_start_token_id=of_base.decoder_start_token_id if begins is None else begins,
             )
             given = torch.tensor([ids])
             with _greedy(self.model):
                 made = self.model.generate(
-                    input_ids=given, attention_mask=torch.ones_like(given), generation_config=settings
+                    input_ids=given,
+                    attention_mask=torch.ones_like(given),
+                    generation_config=settings,
+                    logits_processor=[_Finite(example)],
                 )
-            text = tokenizer.decode(made[0, 0 if turns else len(ids) :], skip_special_tokens=True)
-            yield Prediction(input=_said(example), text=text)
+            written = made[0, 1 if turns else len(ids) :].tolist()  # a decoder's begin with its start token
+            text = answer_text(tokenizer, example, [] if turns else ids, written, ends)
+            yield Prediction(input=_said(example), text=text, unfinished=written[-1] not in ends)
 
     def _read(self, tokenizer: Any, example: Example) -> list[int]:
         """Token ids of what an encoder reads, cut as in training."""
@@ -155,6 +168,22 @@ class Predictor:
         if most is not None and tokens >= most:
             raise Refused(f"{example.location}: it has {tokens} tokens, and the model takes {most}; shorten it")
         return self.new_tokens if most is None else min(self.new_tokens, most - tokens)
+
+
+@dataclass(frozen=True)
+class _Finite:
+    """Refuses logits that have no largest number: of those of NaN, generation would take any."""
+
+    example: Example
+
+    def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        if not logits.max().isfinite():
+            raise _diverged(self.example)
+        return logits
+
+
+def _diverged(example: Example) -> Refused:
+    return Refused(f"{example.location}: the model's output is not finite; it diverged in training")
 
 
 @contextmanager

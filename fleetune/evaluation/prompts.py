@@ -1,16 +1,14 @@
 """Token ids of prompts as in training, and the tokens that end an answer."""
 
+from dataclasses import replace
 from typing import Any
 
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
-from fleetune.data.messages import ASSISTANT
 from fleetune.data.tokenization import end_token_id, own_marks
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
-
-MARK = "\ue0f1"
-"""Character for private use, as an answer of which nothing is alike."""
+from fleetune.evaluation.answers import around_answer
 
 
 def end_ids(tokenizer: Any, of_model: int | list[int] | None, example: Example) -> list[int]:
@@ -22,13 +20,7 @@ def end_ids(tokenizer: Any, of_model: int | list[int] | None, example: Example) 
 
 def _after_answers(tokenizer: Any, location: str, chat: Chat) -> list[int]:
     """The special token that the chat template writes after an answer to a chat, if it writes one."""
-    answered = [*chat.messages, {"role": ASSISTANT, "content": MARK}]
-    _, mark, rest = rendered(tokenizer, location, answered, chat.tools).partition(MARK)
-    if not mark:
-        raise Refused(
-            f"{location}: the chat template does not write an answer as it is given, so which token ends one is not "
-            "known; train with another template (data.chat_template)"
-        )
+    _, rest = around_answer(tokenizer, location, chat)
     return [number for token, number in tokenizer.get_added_vocab().items() if token and rest.startswith(token)]
 
 
@@ -39,8 +31,17 @@ def prompt_ids(tokenizer: Any, example: Example) -> list[int]:
         return _chat_ids(tokenizer, example.location, content)
     text = content.prompt if isinstance(content, Completion) else str(content)
     begun = text.removeprefix(own_marks(tokenizer)[0])
-    ids = [int(each) for each in tokenizer(begun, verbose=False)["input_ids"]]
-    return ids[:-1] if len(ids) > 1 and ids[-1] == end_token_id(tokenizer) else ids
+    ids, of_letter = (list(map(int, tokenizer(each, verbose=False)["input_ids"])) for each in (begun, "a"))
+    return ids[:-1] if of_letter[-1:] == [end_token_id(tokenizer)] else ids  # the tokenizer's own, not that of the text
+
+
+def ends_within_token(tokenizer: Any, example: Example) -> bool:
+    """Whether a text ends in white space that is part of the next word's token, so that training never ends there."""
+    text = example.content.prompt if isinstance(example.content, Completion) else example.content
+    if not isinstance(text, str) or text == text.rstrip():
+        return False
+    ids = prompt_ids(tokenizer, example)
+    return prompt_ids(tokenizer, replace(example, content=text + "a"))[: len(ids)] != ids
 
 
 def _chat_ids(tokenizer: Any, location: str, chat: Chat) -> list[int]:

@@ -9,6 +9,7 @@ import typer
 
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
+from fleetune.formatting import visible
 from flows.cli.export import PastRun
 from flows.cli.options import CommonOptions, with_options
 
@@ -43,26 +44,25 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
     from fleetune.contracts import json_io
     from flows.hand_over.predict import Asked
     from flows.hand_over.predict import predict as ask
-    from flows.hand_over.trained_run import tell, trained_run
+    from flows.hand_over.trained_run import trained_run
 
     found = trained_run(options.store(), run)
     given = texts or ()
     if not given and not options.file and not sys.stdin.isatty():
         given = _lines(sys.stdin.buffer.read())
-    cut: list[str] = []
-    asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens, cut=cut)
+    asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens)
     predictions = ask(found, asked)
     if options.as_json:
         options.print_json({"run": found.run.id, "predictions": [json_io.dump(one) for one in predictions]})
     else:
         _print(options, predictions)
-    if cut:
-        tell(f"{len(cut)} longer than the texts of training, and cut; the first is {cut[0]}")
 
 
 def _lines(content: bytes) -> list[str]:
+    from fleetune.data.unlabelled import text_lines
+
     try:
-        return [line for line in content.decode("utf-8-sig").splitlines() if line.strip()]
+        return [line for line in text_lines(content) if line.strip()]
     except UnicodeDecodeError as error:
         raise Refused(f"the input is not UTF-8 ({error}); give lines of text in UTF-8") from None
 
@@ -77,5 +77,4 @@ def _print(options: PredictOptions, predictions: "Iterable[Prediction]") -> None
             said = ", ".join(f"{label} {probability:.1%}" for label, probability in ranked)
             console.print(f"{said}  {' '.join(one.input.split())}")
         else:
-            console.print(f"> {one.input}")
-            console.print(f"{one.text}\n")
+            typer.echo(visible(f"> {one.input}\n{one.text}\n"))  # a console makes spaces of tabs

@@ -1,7 +1,7 @@
 """Asks the model of a run about texts, files and images."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from fleetune.errors import Refused
 from flows.hand_over.trained_run import TrainedRun, tell
 
 if TYPE_CHECKING:
-    from fleetune.evaluation.prediction import Prediction
+    from fleetune.evaluation.prediction import Prediction, Predictor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,6 @@ class Asked:
     files: Sequence[Path] = ()
     """Tables in the columns of the run, lines of text, images or folders of images."""
     new_tokens: int = 64
-    cut: list[str] = field(default_factory=list)
-    """Receives the locations of texts that were longer than those of training."""
 
 
 def predict(found: TrainedRun, asked: Asked) -> "Iterator[Prediction]":
@@ -42,10 +40,29 @@ def predict(found: TrainedRun, asked: Asked) -> "Iterator[Prediction]":
         raise Refused(f"--new-tokens {asked.new_tokens}: give a number of at least 1")
     data = PreparedData(found.data)
     every = _inputs(asked, data, found.run.config.data)
-    first = next(every)  # a wrong input is said before a model is loaded
+    first = next(every, None)  # a wrong input is said before a model is loaded
+    if first is None:
+        raise Refused(f"{asked.files[0]}: nothing to ask in it; give rows, lines or images")
     model = load_result(found.checkpoint, found.model, found.run.config.model, tell)
-    predictor = Predictor(model=model, data=data, new_tokens=asked.new_tokens, cut=asked.cut)
-    return predictor.predictions(chain([first], every))
+    predictor = Predictor(model=model, data=data, new_tokens=asked.new_tokens)
+    return _told(predictor, chain([first], every))
+
+
+def _told(predictor: "Predictor", every: Iterator[Example]) -> "Iterator[Prediction]":
+    """Yield predictions, and tell at last what is odd about them."""
+    unfinished = 0
+    for one in predictor.predictions(every):
+        unfinished += one.unfinished
+        yield one
+    if unfinished:
+        tell(f"{unfinished} went on when --new-tokens {predictor.new_tokens}, or what the model takes, was full")
+    if spaced := predictor.spaced:
+        tell(
+            f"{len(spaced)} end in white space, which training has within the token of the next word; leave it out; "
+            f"the first is {spaced[0]}"
+        )
+    if cut := predictor.cut:
+        tell(f"{len(cut)} longer than the texts of training, and cut; the first is {cut[0]}")
 
 
 def _inputs(asked: Asked, data: PreparedData, request: DataRequest) -> Iterator[Example]:

@@ -256,3 +256,18 @@ def test_completions_in_train_and_test_are_told_without_a_guess(tmp_path: Path) 
         "3 of 3 test rows are also training rows: the model has seen what it is tested on, so its scores look better "
         "than they are",
     )
+
+
+def test_inputs_in_train_and_test_are_told_whatever_is_written_of_them(tmp_path: Path) -> None:
+    """Bug: a picture with five captions was in both splits, and nothing said so, as the captions were compared, too."""
+    rows = [{"text": f"picture {n // 5}", "target": f"caption {n % 5}"} for n in range(40)]
+    pairs = InputSpec(task="seq2seq", vocab_size=264, max_positions=64, decoder_start_token_id=0)
+    said = (
+        "rows have the input of a training row: the model has seen what it is tested on, so its scores look better than"
+    )
+    (note,) = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), pairs).info.notes
+    assert note == f"8 of 8 test {said} they are"
+    (note,) = prepared(tmp_path / "e", splits(tmp_path / "set", rows[:20], rows[15:25]), pairs).info.notes
+    assert note == f"5 of 10 test {said} they are"
+    alone = [{**row, "text": f"picture {n}"} for n, row in enumerate(rows)]
+    assert prepared(tmp_path / "f", json_lines(tmp_path / "s.jsonl", alone), pairs).info.notes == ()

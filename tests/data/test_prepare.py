@@ -64,6 +64,42 @@ def test_repeated_text_stays_on_one_side(tmp_path: Path) -> None:
         assert train | test == {f"text {n}" for n in range(10)}
 
 
+@pytest.mark.parametrize(("repeated", "others", "tested"), [(200, 200, 80), (330, 70, 35), (10, 30, 8), (2, 6, 2)])
+def test_a_text_that_is_repeated_too_often_is_trained_on(
+    repeated: int, others: int, tested: int, tmp_path: Path
+) -> None:
+    """Bug: where such a text was drawn for the test split, it made up most of that, and the split had three times the
+    rows that were asked for. Never more than half of the other rows are held out."""
+    rows = [{"text": "no comment" if n < repeated else f"text {n}", "label": n % 2} for n in range(repeated + others)]
+    source, found = json_lines(tmp_path / "r.jsonl", rows), set()
+    for seed in range(4):
+        data = prepared(tmp_path / str(seed), source, seed=seed)
+        found.add(tuple(sorted(texts(data, "test"))))
+        assert data.size("test") == tested and "no comment" not in texts(data, "test")
+        assert data.info.notes == ()
+    assert len(found) > 1
+
+
+def test_no_other_split_is_drawn_than_before(tmp_path: Path) -> None:
+    """Texts that are repeated a little are held out as ever: these are the test rows that earlier runs had."""
+    rows = [{"text": f"text {n // 2}", "label": n % 2} for n in range(60)]
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows))
+    wanted = [13, 13, 2, 8, 24, 24, 8, 2, 3, 3, 15, 15]
+    assert texts(data, "test") == [f"text {n}" for n in wanted]
+
+
+def test_a_test_split_of_one_text_is_told(tmp_path: Path) -> None:
+    """Where there are no other texts to hold out, and where it was given."""
+    few = [{"text": f"text {n % 2}", "label": n % 2} for n in range(20)]
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", few))
+    assert data.info.notes[-1] == "10 of 10 test rows are alike, so the scores are mostly of one input"
+    (tmp_path / "set").mkdir()
+    for split, rows in (("train", FRUITS), ("test", [{"text": "a", "label": "pear"}] * 3 + few[:2])):
+        json_lines(tmp_path / "set" / f"{split}.jsonl", [{**row, "label": "pear"} for row in rows])
+    data = prepared(tmp_path / "e", tmp_path / "set", CAUSAL)
+    assert data.info.notes == ("3 of 5 test rows are alike, so the scores are mostly of one input",)
+
+
 def test_limits_take_the_first_of_the_shuffle(tmp_path: Path) -> None:
     """train_samples selects a prefix of the rows stored without the limit."""
     source = json_lines(tmp_path / "fruits.jsonl", FRUITS)

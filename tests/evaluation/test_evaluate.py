@@ -137,6 +137,15 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     assert "from random weights" in page
 
 
+def test_a_gpu_of_another_machine_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a machine with a GPU of its own looked for the fourth one, which is that of another machine, and failed."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    task = replace(finished(tmp_path, WHOLE), accelerator="cuda:3")
+    trained(task)
+    assert evaluate(task).samples == 13
+
+
 def test_forecast_is_compared_with_the_measurement(tmp_path: Path) -> None:
     """Forecast 0.3 s, measured 0.4 s: the error is -25 %; bytes add up over links; energy stays unknown."""
     task = finished(tmp_path, WHOLE)

@@ -1,5 +1,6 @@
 """Predictions are what the model's own logits say of inputs prepared as for training."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
@@ -89,6 +91,26 @@ def test_a_model_that_diverged_predicts_nothing(tmp_path: Path) -> None:
         list(predictor.predictions(asked_texts(["a"], chats=False)))
 
 
+def test_a_model_that_diverged_writes_nothing(tmp_path: Path) -> None:
+    """Bug: of logits that are NaN the first token was taken, again and again, and the text was empty."""
+    predictor = Predictor(model=causal(tmp_path), data=text_data(tmp_path / "data", "causal-lm"))
+    with torch.no_grad():
+        predictor.model.transformer.ln_f.bias.fill_(float("nan"))
+    with pytest.raises(Refused, match=r"text 1: the model's output is not finite; it diverged in training"):
+        list(predictor.predictions([completion("a")]))
+
+
+def test_a_token_that_the_model_does_not_know_is_refused(tmp_path: Path) -> None:
+    """Bug: a text with a token beyond the model's vocabulary, of which training had none, ended in an IndexError."""
+    predictor = classifier(tmp_path)
+    assert predictor.data.tokenizer is not None
+    tokenizer = open_tokenizer(InputSpec(task="sequence-classification", tokenizer=predictor.data.tokenizer))
+    tokenizer.add_tokens([f"<{number}>" for number in range(9)])
+    tokenizer.save_pretrained(predictor.data.tokenizer)
+    with pytest.raises(Refused, match="the tokenizer gives token 268, but the model's vocab_size is 264"):
+        list(predictor.predictions(asked_texts(["a <8>"], chats=False)))
+
+
 def test_texts_go_on_by_the_most_probable_token(tmp_path: Path) -> None:
     """What is written is what a loop of argmax over whole sequences writes, up to the end token or the room left."""
     model, data = causal(tmp_path), text_data(tmp_path / "data", "causal-lm")
@@ -103,7 +125,7 @@ def test_texts_go_on_by_the_most_probable_token(tmp_path: Path) -> None:
         written.append(token)
         if token == tokenizer.eos_token_id:
             break
-    assert found == Prediction(input="number 7", text=tokenizer.decode(written, skip_special_tokens=True))
+    assert found == Prediction(input="number 7", text=tokenizer.decode(written), unfinished=True)
 
 
 @pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
@@ -131,7 +153,23 @@ def test_the_bases_generation_settings_change_no_token(adapter: bool, tmp_path: 
     assert model.generation_config.num_beams == 3
     model.generation_config.eos_token_id = [first]
     (ended,) = predictor.predictions([completion("number 7")])
-    assert ended.text == tokenizer.decode([first]) != greedy.text
+    assert (ended.text, ended.unfinished) == ("", False) and greedy.unfinished
+
+
+def test_a_space_that_training_has_within_a_token_is_told(tmp_path: Path) -> None:
+    """Bug: what follows a token of a space alone was asked, which training never had, and nothing told it; a tokenizer
+    of bytes has such tokens, and so has a line end."""
+    data = text_data(tmp_path / "data", "causal-lm")
+    assert data.tokenizer is not None
+    for joined in (False, True):
+        predictor = Predictor(model=causal(tmp_path / str(joined)), data=data, new_tokens=1)
+        list(predictor.predictions([completion("is: "), completion("is:"), completion("is:\n")]))
+        assert predictor.spaced == (["text 1"] if joined else [])
+        file = data.tokenizer / "tokenizer.json"
+        described = json.loads(file.read_text())
+        described["model"]["merges"] = [["\u0120", "a"]]
+        described["model"]["vocab"]["\u0120a"] = len(described["model"]["vocab"])
+        file.write_text(json.dumps(described))
 
 
 def test_prompts_beyond_the_models_positions_are_refused(tmp_path: Path) -> None:

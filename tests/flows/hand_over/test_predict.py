@@ -5,28 +5,33 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
+from fleetune.evaluation.prediction import Prediction
 from fleetune.store import StageRecord, Store
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
-from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
+from flows.notebook import FinishedRun
+from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of, stored_run
 
 
 @pytest.mark.parametrize("request_", [WHOLE, ADAPTED], ids=["whole", "adapter"])
-def test_texts_and_files_are_classified(request_: ModelRequest, tmp_path: Path) -> None:
+def test_texts_and_files_are_classified(
+    request_: ModelRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Arguments first, then the rows of files in their order; one text has one prediction wherever it stands."""
     found, _ = run_of(tmp_path, request_)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "number 3"}\n{"text": "number 4 !"}\n')
-    cut: list[str] = []
-    said = list(predict(found, Asked(texts=["number 4 !"], files=[rows], cut=cut)))
+    capsys.readouterr()
+    said = list(predict(found, Asked(texts=["number 4 !"], files=[rows])))
     assert [one.input for one in said] == ["number 4 !", "number 3", "number 4 !"]
     assert said[0] == said[2] and set(said[0].probabilities) == {"odd", "even", "prime"}
-    assert not cut
+    assert capsys.readouterr().err == ""
 
 
 def test_an_adapters_base_is_loaded_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +50,9 @@ def test_nothing_and_nonsense_are_refused_before_a_model_is_loaded(tmp_path: Pat
         predict(found, Asked(texts=["a"]))
     with pytest.raises(Refused, match="nothing to ask; give texts"):
         predict(found, Asked())
+    (tmp_path / "blank.txt").write_text("\n \n")
+    with pytest.raises(Refused, match="blank.txt: nothing to ask in it; give rows, lines or images"):
+        predict(found, Asked(files=[tmp_path / "blank.txt"]))
     with pytest.raises(Refused, match="no such file"):
         predict(found, Asked(files=[tmp_path / "none.csv"]))
     with pytest.raises(Refused, match="--new-tokens 0: give a number of at least 1"):
@@ -93,9 +101,41 @@ def test_a_stored_model_that_was_damaged_is_neither_asked_nor_handed_over(
 
 
 def test_an_input_that_is_no_utf_8_is_refused(command: list[str]) -> None:
-    """Bug: its bytes reached the tokenizer, whose TypeError nobody had foreseen; a byte order mark is skipped."""
+    """Bug: its bytes reached the tokenizer, whose TypeError nobody had foreseen; a byte order mark is skipped.
+    Bug: a form feed made two inputs of a line."""
     ended = CliRunner().invoke(app, command, input=b"number 1\n\xff\xfe\n")
     assert (ended.exit_code, ended.stdout) == (64, "")
     assert "the input is not UTF-8" in ended.stderr and "give lines of text in UTF-8" in ended.stderr
-    marked = CliRunner().invoke(app, command, input=b"\xef\xbb\xbfnumber 1\n")
-    assert marked.stdout.endswith("  number 1\n")
+    marked = CliRunner().invoke(app, command, input=b"\xef\xbb\xbfnumber\x0c1\r\n")
+    assert marked.stdout.count("\n") == 1 and marked.stdout.endswith("  number 1\n")
+
+
+def test_what_was_written_is_printed_as_it_is(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: spaces were printed for tabs."""
+    made = Prediction(input="a\tb", text="\tif x:  \n\x1b[2J")
+    # replaced: no small model writes just this
+    monkeypatch.setattr("flows.hand_over.predict.predict", lambda *_: iter([made]))
+    told = CliRunner().invoke(app, [*command, "a\tb"])
+    assert told.stdout == "> a\tb\n\tif x:  \n\\x1b[2J\n\n"
+
+
+def test_what_is_odd_about_predictions_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug: nothing told a text that the model had not ended, nor, in a notebook, one that was cut."""
+    gpt2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    gpt2 |= {"bos_token_id": 1, "eos_token_id": 2}
+    written, _ = run_of(tmp_path / "gpt2", ModelRequest(task="causal-lm", config=gpt2))
+    found, _ = run_of(tmp_path / "bert", WHOLE)
+    capsys.readouterr()
+    (one,) = predict(written, Asked(texts=["number 1"], new_tokens=3))
+    assert one.unfinished
+    assert capsys.readouterr().err == "note: 1 went on when --new-tokens 3, or what the model takes, was full\n"
+    list(predict(found, Asked(texts=["number 1", "number 2" + "!" * 90])))
+    assert capsys.readouterr().err == "note: 1 longer than the texts of training, and cut; the first is text 2\n"
+
+
+def test_a_notebook_asks_about_one_text_or_a_column_of_them(tmp_path: Path) -> None:
+    """Bug: of a text that was no list, each letter was asked about; a column of a data frame ended in a ValueError."""
+    store, record = stored_run(tmp_path, WHOLE)
+    run = FinishedRun(record, store)
+    assert list(run.predict("number 1").input) == ["number 1"]
+    assert list(run.predict(pd.Series(["number 1", "number 2"])).input) == ["number 1", "number 2"]
