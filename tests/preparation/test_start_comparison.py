@@ -89,6 +89,17 @@ def test_a_tensor_with_other_values_is_refused_by_name(tmp_path: Path) -> None:
         compared(request, tmp_path, lambda tensors: {**tensors, name: theirs})
 
 
+def test_what_transformers_does_not_find_is_to_be_renamed(tmp_path: Path) -> None:
+    """Bug: the refusal of tensors with a prefix said to load them with transformers and to save them again, which
+    gives a model of random weights that passes."""
+    request = ModelRequest(task=LANGUAGE, source=saved("llama", "LlamaForCausalLM", tmp_path / "model"))
+    file = tmp_path / "model" / "model.safetensors"
+    save_file({f"language_model.{n}": t for n, t in load_file(file).items()}, file, metadata={"format": "pt"})
+    with pytest.raises(Refused, match=r"finds no lm_head\.weight in .*/model, .*; rename the tensors") as found:
+        compared(request, tmp_path)
+    assert "save it again" not in str(found.value)
+
+
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 def test_a_tensor_without_a_partner_is_refused_by_name(
     whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
