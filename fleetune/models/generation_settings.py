@@ -42,12 +42,13 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     name_untied(model, config)
     kept = None if base is None or not model.can_generate() else base / GENERATION
     if model.can_generate():
-        copied = kept is not None and kept.exists()
-        model.generation_config = GenerationConfig() if copied else _settings(config, base)
+        model.generation_config = GenerationConfig()
     coded = base is not None and holds_codes(base)  # transformers would quantise again what it read of codes
     model.save_pretrained(target, save_original_format=not coded)
-    if kept is not None and kept.exists():  # as it is: transformers writes none that it finds contradictory
+    if kept is not None and kept.exists():  # as they are: transformers writes none that it finds contradictory
         shutil.copyfile(kept, target / GENERATION)
+    elif model.can_generate():
+        _settings(config, base).to_json_file(target / GENERATION)
     if base is not None and not is_text_part(config, base):
         for name in PROCESSORS:  # of what the model reads beside texts; training writes over its own
             if (base / name).exists():
@@ -126,8 +127,6 @@ def _settings(config: PretrainedConfig, base: Path | None) -> GenerationConfig:
         return GenerationConfig.from_model_config(config)
     file = base / "config.json"
     try:
-        found = GenerationConfig.from_model_config(json_io.parse_plain(file.read_bytes(), str(file)))
-        found.validate(strict=True)
-    except ValueError:  # contradictory, and so it could not be written
+        return GenerationConfig.from_model_config(json_io.parse_plain(file.read_bytes(), str(file)))
+    except ValueError:  # of a wrong type, and so transformers would not load the model
         return GenerationConfig.from_model_config(config)
-    return found

@@ -68,17 +68,26 @@ def test_the_cache_is_as_the_base_has_it(use_cache: bool, tmp_path: Path) -> Non
     assert loaded.generation_config.eos_token_id == 2
 
 
-@pytest.mark.parametrize("more, kept", [({"num_beams": 4}, 4), ({"num_beams": 4, "early_stopping": "x"}, None)])
+@pytest.mark.parametrize(
+    "more, kept",
+    [
+        ({"num_beams": 4}, 4),
+        ({"num_beams": 4, "temperature": 0.7}, 4),
+        ({"num_beams": 4, "early_stopping": "x"}, None),
+    ],
+)
 def test_older_bases_have_their_settings_in_the_configuration(
     more: dict[str, Any], kept: int | None, tmp_path: Path
 ) -> None:
-    """They are kept as well; where transformers calls them wrong, those of a new model are written, and no training is
-    lost at its end."""
+    """They are kept as well, and so are contradictory ones (a temperature where nothing is drawn), which were lost
+    with all others; where transformers does not load them, those of a new model are written, and no training is lost
+    at its end."""
     request = base(tmp_path / "base", None)
     file = tmp_path / "base" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **more}))
     written = json.loads((exported(request, tmp_path) / "generation_config.json").read_text())
     assert (written.get("num_beams"), written["eos_token_id"]) == (kept, 2)
+    assert written.get("temperature") == more.get("temperature")
 
 
 @pytest.mark.parametrize("lora", [None, Lora(r=2, targets=("q_proj",))], ids=["whole", "adapter"])
