@@ -13,11 +13,21 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused, first_line
 from fleetune.models.skeleton import canonical_names
-from fleetune.models.source import GENERATION, PROCESSORS, TOKENIZERS, is_text_part, requested_configuration, text_part
+from fleetune.models.source import (
+    GENERATION,
+    PROCESSORS,
+    TOKENIZERS,
+    is_text_part,
+    requested_configuration,
+    source_folder,
+    text_part,
+)
 from fleetune.models.stored_codes import SETTING, holds_codes
 
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
+OLDER_ROPE = ("rope_theta", "rope_scaling", "rope_local_base_freq", "partial_rotary_factor")
+"""Settings that transformers 5 writes as `rope_parameters` alone."""
 MARK = "\ue0f1"
 """Character for private use, as an answer of which nothing is alike."""
 
@@ -100,6 +110,22 @@ def name_untied(model: Any, config: PretrainedConfig) -> None:
         for part in (config, text_part(config)):
             if getattr(part, "tie_word_embeddings", False):
                 part.tie_word_embeddings = False
+
+
+def name_rope(target: Path, request: ModelRequest) -> None:
+    """Name a model's rotary positions as its base's config.json does, too, unless the request changes them: programs
+    older than `rope_parameters` compute with a default of theirs without a word."""
+    base = source_folder(request)
+    if base is None or {*OLDER_ROPE, "rope_parameters"} & set(request.config or ()):
+        return
+    file, whole = target / "config.json", json_io.parse_plain((base / "config.json").read_bytes(), str(base))
+    settings = json.loads(file.read_bytes())
+    before = {part.get("model_type"): part for part in (*whole.values(), whole) if isinstance(part, dict)}
+    for part in (settings, *settings.values()):
+        if isinstance(part, dict) and "model_type" in part:
+            own = before.get(part["model_type"], {})
+            part.update({key: own[key] for key in OLDER_ROPE if key in own})
+    file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def name_no_code(folder: Path) -> None:
