@@ -66,8 +66,14 @@ def compare_start(config: PretrainedConfig, request: ModelRequest, start: Path) 
     _refuse_without_partner(set(canonical_names(base)), set(canonical_names(theirs)), folder)
     _refuse_other_ties(canonical_names(base), canonical_names(theirs), folder)
     known = {name: given[pretrained] for name, pretrained in named.items() if pretrained not in drawn}
+    numbers = dict(theirs.named_parameters(remove_duplicate=False))  # a buffer may mask by infinity
     for group in portions(known):
         for name, tensor in sorted(reader.read(group).items()):
+            if named[name] in numbers and not bool(tensor.isfinite().all()):
+                raise Refused(
+                    f"model: {name} of {folder} holds NaN or infinity, from which nothing can be trained; fetch the "
+                    "model again, or save one from before its training diverged"
+                )
             _refuse_other_values(name, tensor, known[name], folder, named[name] in missing)
     return None
 
