@@ -15,7 +15,7 @@ from fleetune.contracts.tasks import head_of, predicts_tokens, problem_type
 from fleetune.errors import Refused, TryAgain, first_line
 from fleetune.filesystem import check_symlinks
 from fleetune.hub import COMMIT, MODEL, HubSilence, commit_of
-from fleetune.models.stored_codes import dequantise_when_read
+from fleetune.models.stored_codes import SETTING, dequantise_when_read
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -173,6 +173,8 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
     settings = dequantise_when_read(config, folder) if folder is not None else None
     if settings is not None:
         made.quantization_config = settings
+    elif folder is not None:
+        vars(made).pop(SETTING, None)  # an empty one, with which transformers loads nothing
     return made
 
 

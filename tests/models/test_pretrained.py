@@ -30,6 +30,7 @@ from fleetune.models.export import export_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
+from fleetune.preparation.start_comparison import compare_start
 
 Tensors = dict[str, torch.Tensor]
 LANGUAGE, PAIRS, TEXT = "causal-lm", "seq2seq", "sequence-classification"
@@ -177,6 +178,20 @@ def test_quantised_weights_that_cannot_be_read_as_plain_ones_are_refused(method:
     change(tmp_path, quantization_config=method)
     with pytest.raises(Refused, match=rf"holds weights quantised by '{method['quant_method']}', which cannot be read"):
         configuration(ModelRequest(task=LANGUAGE, source=str(tmp_path)))
+
+
+def test_an_empty_quantization_config_says_nothing(tmp_path: Path) -> None:
+    """Bug: `{}`, which says that nothing is quantised, ended as a traceback; the weights are read, and written."""
+    plain = llama(tmp_path)
+    change(tmp_path, quantization_config={})
+    ours, notes = start(tmp_path)
+    assert_same(ours, plain)
+    request = ModelRequest(task=LANGUAGE, source=str(tmp_path))
+    config = configuration(request)
+    drawn = tmp_path / "drawn" / INIT_WEIGHTS
+    written = export_model(config, request, drawn, {}, tmp_path / "out")
+    assert_same(AutoModelForCausalLM.from_pretrained(written), plain)
+    assert notes == () and compare_start(config, request, drawn) is None
 
 
 def in_int8(tensors: Tensors) -> Tensors:
