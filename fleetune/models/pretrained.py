@@ -148,6 +148,12 @@ class Pretrained:
                 "weights (float16, bfloat16 or float32) as source"
             )
         for name, shape in sorted(self._mismatched.items()):
+            if 0 in shape:
+                raise Refused(
+                    f"{self._places[self._keys[name][0]]}: {self._keys[name][0]} is {shape}, without a number: the "
+                    "checkpoint was saved without gathering its parts, as DeepSpeed's ZeRO-3 leaves them; gather them "
+                    "with its zero_to_fp32.py, or save it with stage3_gather_16bit_weights_on_model_save"
+                )
             if predicts_tokens(task) or not self._is_head(name):
                 key = self._keys[name][0]
                 raise Refused(

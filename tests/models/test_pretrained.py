@@ -302,6 +302,15 @@ def test_a_language_model_s_head_of_another_size_is_refused(tmp_path: Path) -> N
         start(tmp_path)
 
 
+@pytest.mark.parametrize("name", [PROJECTION, "lm_head.weight"])
+def test_tensors_that_were_not_gathered_are_refused_as_such(name: str, tmp_path: Path) -> None:
+    """Bug: of a checkpoint of ZeRO-3 without its numbers, the advice was to change the model to fit."""
+    llama(tmp_path)
+    change(tmp_path, lambda tensors: {**tensors, name: torch.zeros(0)})
+    with pytest.raises(Refused, match=rf"{name} is \[0\], without a number: .* ZeRO-3 .*zero_to_fp32"):
+        start(tmp_path)
+
+
 def test_what_a_new_task_draws_and_leaves_is_told(tmp_path: Path) -> None:
     """A masked language model has no pooler and no classifier, and a classifier has no place for its head: the one is
     drawn and the other left, as transformers does and reports."""
