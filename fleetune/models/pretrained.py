@@ -188,7 +188,12 @@ class Pretrained:
                 f"{self._folder} holds {name} with other values than {source}, to which its configuration ties it; "
                 "they are trained apart, as transformers loads them"
             )
-        if self._left_over and not is_text_part(self._base.config, self._folder):
+        if self._left_over and is_text_part(self._base.config, self._folder):
+            said.append(
+                f"of the parts of {self._folder}, the text part alone is trained and saved, as a {whose}: "
+                f"{_some(self._left_over)} are of others, such as vision, which the trained model does not have"
+            )
+        elif self._left_over:
             said.append(f"{self._folder}: {_some(self._left_over)} have no place in {whose} and are not used")
         return tuple(said)
 
