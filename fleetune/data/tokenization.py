@@ -247,11 +247,15 @@ def check_ids(ids: Ids, spec: InputSpec) -> None:
     highest = int(ids.max(initial=0))
     if spec.vocab_size is not None and highest >= spec.vocab_size:
         raise Told(
-            "data: the tokenizer gives token {}, but the model's vocab_size is {vocab_size}; set "
-            "model.config.vocab_size to at least {} or use the model's own tokenizer",
+            "data: the tokenizer gives token {}, but the model's vocab_size is {vocab_size}; {way} "
+            "or use the model's own tokenizer",
             highest,
-            highest + 1,
             vocab_size=spec.vocab_size,
+            way=(
+                "load it with transformers, call resize_token_embeddings(len(tokenizer)) and save_pretrained,"
+                if spec.pretrained
+                else "set model.config.vocab_size to as many as the tokenizer has"
+            ),
         )
 
 

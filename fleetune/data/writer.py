@@ -48,6 +48,7 @@ from fleetune.data.sequence_writer import has_sequences, unread_notes, write_doc
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
 from fleetune.data.tokenization import TextEncoder, check_length
+from fleetune.data.tokenizer_file import other_split
 from fleetune.errors import TryAgain
 from fleetune.filesystem import rename_durably
 
@@ -100,7 +101,13 @@ def write_data(asked: Preparation, folder: Path) -> None:
             digest=checked_digest(request, asked.expected_digest),
             seed=asked.seed,
             pad_token_id=written.pad_token_id,
-            notes=(*_input_notes(spec), *source.notes, *cut_notes(source, spec.task), *written.notes),
+            notes=(
+                *_input_notes(spec),
+                *other_split(job),
+                *source.notes,
+                *cut_notes(source, spec.task),
+                *written.notes,
+            ),
             chats=written.chats,
             local=_local_info(asked, written),
             files=file_digests(part),

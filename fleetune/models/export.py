@@ -18,6 +18,7 @@ from fleetune.models import pooled_classifier
 from fleetune.models.generation_settings import (
     generating_configuration,
     name_no_code,
+    name_rope,
     name_untied,
     save_model,
     write_answer_end,
@@ -67,6 +68,7 @@ def export_model(
             (target / "README.md").write_text(adapter_readme(request, named, own), encoding="utf-8")
         else:
             save_model(model, written, source_folder(request), target)
+        name_rope(target, request)
     return target
 
 

@@ -13,11 +13,21 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused, first_line
 from fleetune.models.skeleton import canonical_names
-from fleetune.models.source import GENERATION, PROCESSORS, TOKENIZERS, is_text_part, requested_configuration, text_part
+from fleetune.models.source import (
+    GENERATION,
+    PROCESSORS,
+    TOKENIZERS,
+    is_text_part,
+    requested_configuration,
+    source_folder,
+    text_part,
+)
 from fleetune.models.stored_codes import SETTING, holds_codes
 
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
+OLDER_ROPE = ("rope_theta", "rope_scaling", "rope_local_base_freq", "partial_rotary_factor")
+"""Settings that transformers 5 writes as `rope_parameters` alone."""
 MARK = "\ue0f1"
 """Character for private use, as an answer of which nothing is alike."""
 
@@ -42,12 +52,13 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     name_untied(model, config)
     kept = None if base is None or not model.can_generate() else base / GENERATION
     if model.can_generate():
-        copied = kept is not None and kept.exists()
-        model.generation_config = GenerationConfig() if copied else _settings(config, base)
+        model.generation_config = GenerationConfig()
     coded = base is not None and holds_codes(base)  # transformers would quantise again what it read of codes
     model.save_pretrained(target, save_original_format=not coded)
-    if kept is not None and kept.exists():  # as it is: transformers writes none that it finds contradictory
+    if kept is not None and kept.exists():  # as they are: transformers writes none that it finds contradictory
         shutil.copyfile(kept, target / GENERATION)
+    elif model.can_generate():
+        _settings(config, base).to_json_file(target / GENERATION)
     if base is not None and not is_text_part(config, base):
         for name in PROCESSORS:  # of what the model reads beside texts; training writes over its own
             if (base / name).exists():
@@ -101,6 +112,22 @@ def name_untied(model: Any, config: PretrainedConfig) -> None:
                 part.tie_word_embeddings = False
 
 
+def name_rope(target: Path, request: ModelRequest) -> None:
+    """Name a model's rotary positions as its base's config.json does, too, unless the request changes them: programs
+    older than `rope_parameters` compute with a default of theirs without a word."""
+    base = source_folder(request)
+    if base is None or {*OLDER_ROPE, "rope_parameters"} & set(request.config or ()):
+        return
+    file, whole = target / "config.json", json_io.parse_plain((base / "config.json").read_bytes(), str(base))
+    settings = json.loads(file.read_bytes())
+    before = {part.get("model_type"): part for part in (*whole.values(), whole) if isinstance(part, dict)}
+    for part in (settings, *settings.values()):
+        if isinstance(part, dict) and "model_type" in part:
+            own = before.get(part["model_type"], {})
+            part.update({key: own[key] for key in OLDER_ROPE if key in own})
+    file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def name_no_code(folder: Path) -> None:
     """Take out of a folder's settings which Python files are to be run: none of them is in the folder, and a reader
     that trusts it would run those of its base."""
@@ -126,8 +153,6 @@ def _settings(config: PretrainedConfig, base: Path | None) -> GenerationConfig:
         return GenerationConfig.from_model_config(config)
     file = base / "config.json"
     try:
-        found = GenerationConfig.from_model_config(json_io.parse_plain(file.read_bytes(), str(file)))
-        found.validate(strict=True)
-    except ValueError:  # contradictory, and so it could not be written
+        return GenerationConfig.from_model_config(json_io.parse_plain(file.read_bytes(), str(file)))
+    except ValueError:  # of a wrong type, and so transformers would not load the model
         return GenerationConfig.from_model_config(config)
-    return found

@@ -148,6 +148,12 @@ class Pretrained:
                 "weights (float16, bfloat16 or float32) as source"
             )
         for name, shape in sorted(self._mismatched.items()):
+            if 0 in shape:
+                raise Refused(
+                    f"{self._places[self._keys[name][0]]}: {self._keys[name][0]} is {shape}, without a number: the "
+                    "checkpoint was saved without gathering its parts, as DeepSpeed's ZeRO-3 leaves them; gather them "
+                    "with its zero_to_fp32.py, or save it with stage3_gather_16bit_weights_on_model_save"
+                )
             if predicts_tokens(task) or not self._is_head(name):
                 key = self._keys[name][0]
                 raise Refused(
@@ -182,7 +188,12 @@ class Pretrained:
                 f"{self._folder} holds {name} with other values than {source}, to which its configuration ties it; "
                 "they are trained apart, as transformers loads them"
             )
-        if self._left_over and not is_text_part(self._base.config, self._folder):
+        if self._left_over and is_text_part(self._base.config, self._folder):
+            said.append(
+                f"of the parts of {self._folder}, the text part alone is trained and saved, as a {whose}: "
+                f"{_some(self._left_over)} are of others, such as vision, which the trained model does not have"
+            )
+        elif self._left_over:
             said.append(f"{self._folder}: {_some(self._left_over)} have no place in {whose} and are not used")
         return tuple(said)
 

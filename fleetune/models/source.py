@@ -1,11 +1,12 @@
 """Sources of a model's configuration, tokenizer and pretrained weights, and the digest of their content."""
 
+import copy
 import dataclasses
 import hashlib
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
@@ -14,7 +15,7 @@ from fleetune.contracts.tasks import head_of, predicts_tokens, problem_type
 from fleetune.errors import Refused, TryAgain, first_line
 from fleetune.filesystem import check_symlinks
 from fleetune.hub import COMMIT, MODEL, HubSilence, commit_of
-from fleetune.models.stored_codes import dequantise_when_read
+from fleetune.models.stored_codes import SETTING, dequantise_when_read
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -37,6 +38,7 @@ TOKENIZERS = (
     "tokenizer_config.json",
 )
 """A folder with one of these has a tokenizer."""
+DTYPE = {"dtype", "torch_dtype"}
 PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 GENERATION = "generation_config.json"
 
@@ -135,7 +137,12 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
     from transformers import AutoConfig  # takes seconds, which a digest of the model does not need
 
     folder = source_folder(request)
-    changes = dict(request.config or {})
+    changes = copy.deepcopy(dict(request.config or {}))  # configurations write into what they are given
+    if DTYPE & set(changes):
+        raise Refused(
+            f"model: config.{min(DTYPE & set(changes))} has no effect on training, whose numbers are float32 or "
+            "float64: leave it out and set model.precision, or model.mixed_precision for half of their bits"
+        )
     if folder is None:
         kind = str(changes.pop("model_type"))
         try:
@@ -152,7 +159,7 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
         if not _has_setting(config, key, folder is None):
             raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")
         try:
-            setattr(config, key, value)
+            _change(config, key, value)
         except Exception as error:  # each configuration class raises its own kind of error
             reason = " ".join(str(error).split())[:160]
             raise Refused(f"model: config.{key} cannot be {value!r} ({reason})") from None
@@ -166,7 +173,20 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
     settings = dequantise_when_read(config, folder) if folder is not None else None
     if settings is not None:
         made.quantization_config = settings
+    elif folder is not None:
+        vars(made).pop(SETTING, None)  # an empty one, with which transformers loads nothing
     return made
+
+
+def _change(config: "PretrainedConfig", key: str, value: Any) -> None:
+    """Set a setting; one of rotary positions keeps the base's of what it leaves out, as config.json has them apart."""
+    value, before = copy.deepcopy(value), getattr(config, "rope_parameters", None)
+    if key in ("rope_scaling", "rope_parameters") and isinstance(value, dict) and isinstance(before, dict):
+        kept = {name: before[name] for name in ("rope_theta", "partial_rotary_factor") if name in before}
+        config.rope_parameters = {**kept, **value}
+        config.standardize_rope_params()
+    else:
+        setattr(config, key, value)
 
 
 def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedConfig":

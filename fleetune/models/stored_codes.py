@@ -42,4 +42,4 @@ def dequantise_when_read(config: "PretrainedConfig", folder: Path) -> dict[str, 
 def holds_codes(folder: Path) -> bool:
     """Return whether a folder's configuration says that its weights are quantised."""
     settings = json_io.parse_plain((folder / "config.json").read_bytes(), str(folder / "config.json"))
-    return any(SETTING in part for part in (settings, *settings.values()) if isinstance(part, dict))
+    return any(part.get(SETTING) for part in (settings, *settings.values()) if isinstance(part, dict))

@@ -66,9 +66,15 @@ def compare_start(config: PretrainedConfig, request: ModelRequest, start: Path) 
     _refuse_without_partner(set(canonical_names(base)), set(canonical_names(theirs)), folder)
     _refuse_other_ties(canonical_names(base), canonical_names(theirs), folder)
     known = {name: given[pretrained] for name, pretrained in named.items() if pretrained not in drawn}
+    numbers = dict(theirs.named_parameters(remove_duplicate=False))  # a buffer may mask by infinity
     for group in portions(known):
         for name, tensor in sorted(reader.read(group).items()):
-            _refuse_other_values(name, tensor, known[name], folder)
+            if named[name] in numbers and not bool(tensor.isfinite().all()):
+                raise Refused(
+                    f"model: {name} of {folder} holds NaN or infinity, from which nothing can be trained; fetch the "
+                    "model again, or save one from before its training diverged"
+                )
+            _refuse_other_values(name, tensor, known[name], folder, named[name] in missing)
     return None
 
 
@@ -112,8 +118,14 @@ def _refuse_other_ties(ours: dict[str, str], theirs: dict[str, str], folder: Pat
         )
 
 
-def _refuse_other_values(name: str, ours: torch.Tensor, theirs: torch.Tensor, folder: Path) -> None:
+def _refuse_other_values(name: str, ours: torch.Tensor, theirs: torch.Tensor, folder: Path, drawn: bool) -> None:
+    """drawn: transformers did not find theirs, and a model that it saves has random values there."""
     same = ours.shape == theirs.shape and bool(((ours == theirs) | ((ours != ours) & (theirs != theirs))).all())
+    if drawn and not same:
+        raise Refused(
+            f"model: transformers finds no {name} in {folder}, whose files have it by another name, and would start it "
+            "from random values; rename the tensors of the files as save_pretrained names them in a model of this class"
+        )
     if not same:
         raise Refused(
             f"model: {name} would start from other values than transformers loads of {folder}; this folder cannot be "

@@ -5,8 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from fleetune.formatting import visible
 from fleetune.linux import read_text
 
@@ -31,6 +29,8 @@ class LockHolder:
 
 def find_holder(path: Path) -> LockHolder | None:
     """One of those that hold the lock on a file, a stopped one if there is any; None where the kernel does not tell."""
+    import psutil  # commands that show records wait for no lock
+
     found = list[LockHolder]()
     with suppress(OSError):
         file = path.stat()

@@ -77,10 +77,12 @@ def test_folder_of_the_tokenizer_leaves_no_trace(tmp_path: Path) -> None:
     assert not [name for name, content in one.items() if str(tmp_path).encode() in content]
 
 
-def test_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
-    """A tokenizer whose ids exceed the model's vocabulary is refused."""
-    spec = InputSpec(task="sequence-classification", tokenizer=MINILM, vocab_size=1000)
-    with pytest.raises(Refused, match=r"gives token \d+, but the model's vocab_size is 1000"):
+@pytest.mark.parametrize(("trained", "way"), [(True, "resize_token_emb"), (False, r"set model\.config\.vocab_size")])
+def test_ids_beyond_the_vocabulary_are_refused(trained: bool, way: str, tmp_path: Path) -> None:
+    """A tokenizer whose ids exceed the model's vocabulary is refused. Bug: of trained weights, the advice was a
+    vocab_size that they do not fit, which the next refusal took back."""
+    spec = InputSpec(task="sequence-classification", tokenizer=MINILM, vocab_size=1000, pretrained=trained)
+    with pytest.raises(Refused, match=rf"gives token \d+, but the model's vocab_size is 1000; .*{way}"):
         prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), spec)
     assert not (tmp_path / "d").exists()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import Lora, ModelRequest
@@ -68,17 +68,26 @@ def test_the_cache_is_as_the_base_has_it(use_cache: bool, tmp_path: Path) -> Non
     assert loaded.generation_config.eos_token_id == 2
 
 
-@pytest.mark.parametrize("more, kept", [({"num_beams": 4}, 4), ({"num_beams": 4, "early_stopping": "x"}, None)])
+@pytest.mark.parametrize(
+    "more, kept",
+    [
+        ({"num_beams": 4}, 4),
+        ({"num_beams": 4, "temperature": 0.7}, 4),
+        ({"num_beams": 4, "early_stopping": "x"}, None),
+    ],
+)
 def test_older_bases_have_their_settings_in_the_configuration(
     more: dict[str, Any], kept: int | None, tmp_path: Path
 ) -> None:
-    """They are kept as well; where transformers calls them wrong, those of a new model are written, and no training is
-    lost at its end."""
+    """They are kept as well, and so are contradictory ones (a temperature where nothing is drawn), which were lost
+    with all others; where transformers does not load them, those of a new model are written, and no training is lost
+    at its end."""
     request = base(tmp_path / "base", None)
     file = tmp_path / "base" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **more}))
     written = json.loads((exported(request, tmp_path) / "generation_config.json").read_text())
     assert (written.get("num_beams"), written["eos_token_id"]) == (kept, 2)
+    assert written.get("temperature") == more.get("temperature")
 
 
 @pytest.mark.parametrize("lora", [None, Lora(r=2, targets=("q_proj",))], ids=["whole", "adapter"])
@@ -90,6 +99,27 @@ def test_a_model_of_random_weights_generates_with_a_cache(lora: Lora | None, tmp
     (tmp_path / "without").mkdir()
     folder = exported(ModelRequest(task=LANGUAGE, config={**LLAMA, "use_cache": False}), tmp_path / "without")
     assert AutoModelForCausalLM.from_pretrained(folder).config.use_cache is False
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=2, targets=("q_proj",))], ids=["whole", "adapter"])
+def test_older_names_of_rotary_positions_stay(lora: Lora | None, tmp_path: Path) -> None:
+    """Bug: rope_theta was left out of config.json, so that transformers 4 and others took 10000 without a word. What
+    the request changes is not named as the base has it, and transformers 5 computes alike."""
+    plain = base(tmp_path / "base", None)
+    file = tmp_path / "base" / "config.json"
+    settings = json.loads(file.read_text())
+    settings.pop("rope_parameters")
+    own = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    file.write_text(json.dumps({**settings, **own}))
+    request = replace(plain, lora=lora)
+    written = exported(request, tmp_path)
+    assert {key: json.loads((written / "config.json").read_text()).get(key) for key in own} == own
+    ours, theirs = (AutoConfig.from_pretrained(folder).rope_parameters for folder in (written, tmp_path / "base"))
+    assert ours == theirs and ours["rope_theta"] == 500.0
+    changed = {"rope_type": "default", "rope_theta": 70.0}
+    again = exported(replace(request, config={"rope_parameters": changed}), tmp_path / "again")
+    assert "rope_theta" not in json.loads((again / "config.json").read_text())
+    assert AutoConfig.from_pretrained(again).rope_parameters == changed
 
 
 def test_the_configuration_beside_an_adapter_has_the_cache(tmp_path: Path) -> None:

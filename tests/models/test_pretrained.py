@@ -30,6 +30,7 @@ from fleetune.models.export import export_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
+from fleetune.preparation.start_comparison import compare_start
 
 Tensors = dict[str, torch.Tensor]
 LANGUAGE, PAIRS, TEXT = "causal-lm", "seq2seq", "sequence-classification"
@@ -179,6 +180,20 @@ def test_quantised_weights_that_cannot_be_read_as_plain_ones_are_refused(method:
         configuration(ModelRequest(task=LANGUAGE, source=str(tmp_path)))
 
 
+def test_an_empty_quantization_config_says_nothing(tmp_path: Path) -> None:
+    """Bug: `{}`, which says that nothing is quantised, ended as a traceback; the weights are read, and written."""
+    plain = llama(tmp_path)
+    change(tmp_path, quantization_config={})
+    ours, notes = start(tmp_path)
+    assert_same(ours, plain)
+    request = ModelRequest(task=LANGUAGE, source=str(tmp_path))
+    config = configuration(request)
+    drawn = tmp_path / "drawn" / INIT_WEIGHTS
+    written = export_model(config, request, drawn, {}, tmp_path / "out")
+    assert_same(AutoModelForCausalLM.from_pretrained(written), plain)
+    assert notes == () and compare_start(config, request, drawn) is None
+
+
 def in_int8(tensors: Tensors) -> Tensors:
     """A projection as whole numbers, without its scale."""
     return {**tensors, PROJECTION: (tensors[PROJECTION] * 1000).to(torch.int8)}
@@ -284,6 +299,15 @@ def test_a_language_model_s_head_of_another_size_is_refused(tmp_path: Path) -> N
     llama(tmp_path)
     change(tmp_path, lambda tensors: {**tensors, "lm_head.weight": torch.zeros(61, 32)})
     with pytest.raises(Refused, match=r"lm_head\.weight is \[61, 32\], but the model's lm_head\.weight is \[60, 32\]"):
+        start(tmp_path)
+
+
+@pytest.mark.parametrize("name", [PROJECTION, "lm_head.weight"])
+def test_tensors_that_were_not_gathered_are_refused_as_such(name: str, tmp_path: Path) -> None:
+    """Bug: of a checkpoint of ZeRO-3 without its numbers, the advice was to change the model to fit."""
+    llama(tmp_path)
+    change(tmp_path, lambda tensors: {**tensors, name: torch.zeros(0)})
+    with pytest.raises(Refused, match=rf"{name} is \[0\], without a number: .* ZeRO-3 .*zero_to_fp32"):
         start(tmp_path)
 
 

@@ -236,6 +236,27 @@ def test_a_setting_that_differs_between_layers_is_refused_of_a_folder(tmp_path: 
         configuration(ModelRequest(task="causal-lm", source=str(tmp_path), config={"head_dim": 4}))
 
 
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_scaled_positions_of_a_request_are_those_of_an_edited_folder(key: str, tmp_path: Path) -> None:
+    """Bug: a value without rope_theta was refused for a power of None, and transformers wrote into the request. Given
+    in the request, it means what it means in config.json beside the base's rope_theta."""
+    given = {"type": "linear", "factor": 4.0}
+    (tmp_path / "config.json").write_text(json.dumps({**small_config("llama"), "rope_theta": 500.0}))
+    request = ModelRequest(task="causal-lm", source=str(tmp_path), config={key: dict(given)})
+    found = configuration(request)
+    assert request.config == {key: given}
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "rope_scaling": given}))
+    assert found.rope_parameters == AutoConfig.from_pretrained(tmp_path).rope_parameters
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_a_dtype_of_a_request_is_refused(key: str) -> None:
+    """Bug: it was taken and had no effect; what decides is named."""
+    with pytest.raises(Refused, match=rf"config\.{key} has no effect .* set model\.precision"):
+        configuration(ModelRequest(task="sequence-classification", config={**BERT, key: "bfloat16"}))
+
+
 def test_a_dtype_that_torch_does_not_have(tmp_path: Path) -> None:
     """Bug: what a configuration class raises for one of its settings, here an AttributeError, ended as a traceback."""
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "dtype": "evil"}')

@@ -89,6 +89,29 @@ def test_a_tensor_with_other_values_is_refused_by_name(tmp_path: Path) -> None:
         compared(request, tmp_path, lambda tensors: {**tensors, name: theirs})
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused_by_name(number: float, tmp_path: Path) -> None:
+    """Bug: one NaN of a base was refused as a graph that computes otherwise than the model."""
+    request = ModelRequest(task=LANGUAGE, source=saved("llama", "LlamaForCausalLM", tmp_path / "model"))
+    file, name = tmp_path / "model" / "model.safetensors", "model.layers.1.mlp.up_proj.weight"
+    tensors = load_file(file)
+    tensors[name][0, 0] = number
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(Refused, match=rf"{name} of .*/model holds NaN or infinity"):
+        compared(request, tmp_path)
+
+
+def test_what_transformers_does_not_find_is_to_be_renamed(tmp_path: Path) -> None:
+    """Bug: the refusal of tensors with a prefix said to load them with transformers and to save them again, which
+    gives a model of random weights that passes."""
+    request = ModelRequest(task=LANGUAGE, source=saved("llama", "LlamaForCausalLM", tmp_path / "model"))
+    file = tmp_path / "model" / "model.safetensors"
+    save_file({f"language_model.{n}": t for n, t in load_file(file).items()}, file, metadata={"format": "pt"})
+    with pytest.raises(Refused, match=r"finds no lm_head\.weight in .*/model, .*; rename the tensors") as found:
+        compared(request, tmp_path)
+    assert "save it again" not in str(found.value)
+
+
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 def test_a_tensor_without_a_partner_is_refused_by_name(
     whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
