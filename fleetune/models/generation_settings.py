@@ -40,19 +40,27 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     """
     model.config = config
     name_untied(model, config)
-    kept = None if base is None or not model.can_generate() else base / GENERATION
-    if model.can_generate():
-        copied = kept is not None and kept.exists()
-        model.generation_config = GenerationConfig() if copied else _settings(config, base)
     coded = base is not None and holds_codes(base)  # transformers would quantise again what it read of codes
+    if model.can_generate():
+        model.generation_config = GenerationConfig()  # the folder's are written below
     model.save_pretrained(target, save_original_format=not coded)
-    if kept is not None and kept.exists():  # as it is: transformers writes none that it finds contradictory
-        shutil.copyfile(kept, target / GENERATION)
+    write_generation(model, config, base, target)
     if base is not None and not is_text_part(config, base):
         for name in PROCESSORS:  # of what the model reads beside texts; training writes over its own
             if (base / name).exists():
                 shutil.copyfile(base / name, target / name)
     name_no_code(target)
+
+
+def write_generation(model: Any, config: PretrainedConfig, base: Path | None, target: Path) -> None:
+    """Write how `base` generates beside a model or an adapter of it, if it generates at all."""
+    if not model.can_generate():
+        return
+    if base is not None and (base / GENERATION).exists():
+        # as it is: transformers writes none that it finds contradictory
+        shutil.copyfile(base / GENERATION, target / GENERATION)
+    else:
+        _settings(config, base).save_pretrained(target)
 
 
 def write_answer_end(folder: Path, source: Path, note: Callable[[str], None]) -> None:
