@@ -3,9 +3,13 @@
 transformers multiplies the tokens of all experts in one call of `torch._grouped_mm`. That call knows no double
 precision, and its shape rule accepts bfloat16 alone, so neither fake tensors nor tensors on the meta device can pass it
 in float32. `RECORDABLE` is the same computation with stand-ins for that one call where it cannot run.
+
+PEFT turns autocast off while it adds an adapter to experts. torch can do so on devices that have autocast; here it can
+on the meta device, too.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -71,6 +75,20 @@ def use_recordable_experts(config: PretrainedConfig) -> None:
 def holds_experts(module: nn.Module) -> bool:
     """Return whether a module is a layer's experts, which transformers computes in one piece."""
     return hasattr(module, "_is_expert_parallel")
+
+
+def _without_autocast_on_meta(made: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor of torch.autocast that makes a context without autocast on the meta device, too."""
+
+    @wraps(made)
+    def make(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+        is_off = device_type == "meta" and kwargs.get("enabled") is False
+        made(self, "cpu" if is_off else device_type, *args, **kwargs)
+
+    return make
+
+
+torch.autocast.__init__ = _without_autocast_on_meta(torch.autocast.__init__)
 
 
 def _grouped_product_flops(left: Any, right: Any, *args: Any, **kwargs: Any) -> int:

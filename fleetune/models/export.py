@@ -22,6 +22,7 @@ from fleetune.models.generation_settings import (
     name_untied,
     save_model,
     write_answer_end,
+    write_generation,
 )
 from fleetune.models.model_class import IMAGE
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
@@ -61,8 +62,11 @@ def export_model(
             model.peft_config["default"].base_model_name_or_path = named
             model.peft_config["default"].revision = request.revision
             model.save_pretrained(target, save_embedding_layers=False)
-            name_untied(plain, written)
-            written.save_pretrained(target)  # PEFT does not save labels
+            if predicts_tokens(request.task):  # transformers would look for the base beside a configuration
+                write_generation(plain, written, base, target)
+            else:
+                name_untied(plain, written)
+                written.save_pretrained(target)  # PEFT does not save labels
             name_no_code(target)
             own = pooled_classifier.needs_pooled_classifier(config) and head_of(request.task) == IMAGE
             (target / "README.md").write_text(adapter_readme(request, named, own), encoding="utf-8")
@@ -108,10 +112,10 @@ def _of_adapter(name: str) -> bool:
 
 
 LOADERS = {
-    "sequence-classification": "AutoPeftModelForSequenceClassification",
+    "sequence-classification": "AutoModelForSequenceClassification",
     "image-classification": "AutoPeftModel",
-    "causal-lm": "AutoPeftModelForCausalLM",
-    "seq2seq": "AutoPeftModelForSeq2SeqLM",
+    "causal-lm": "AutoModelForCausalLM",
+    "seq2seq": "AutoModelForSeq2SeqLM",
 }
 
 
@@ -135,12 +139,19 @@ def adapter_readme(request: ModelRequest, base: str, own_class: bool = False) ->
 
 Base model: {where}
 {_of_base(request)}{OWN_CLASS if own_class else ""}
-Everything that the base does not have (the task's head, for one) is in this folder; `config.json` has the labels.
+{_of_folder(request)}
 
 ```python
 {_code(request, base, own_class)}
 ```
 """
+
+
+def _of_folder(request: ModelRequest) -> str:
+    """Return a sentence about what this folder adds to the base."""
+    if predicts_tokens(request.task):
+        return "`generation_config.json` has the base's settings for generation, and the tokens that end an answer."
+    return "Everything that the base does not have (the task's head, for one) is here; `config.json` has the labels."
 
 
 def _of_base(request: ModelRequest) -> str:
@@ -176,26 +187,30 @@ def _where(request: ModelRequest, base: str) -> tuple[str, bool]:
 
 
 def _code(request: ModelRequest, base: str, own_class: bool) -> str:
+    """Return the code. PEFT's own loaders of text models are left out: they give a base whose tokenizer knows more
+    tokens than it does random rows for these."""
     loader = LOADERS[head_of(request.task)]
     enter = ["import os", ""] if base.startswith("..") else []
     there = ["os.chdir(folder)  # its base is named from there", 'folder = "."'] if base.startswith("..") else []
+    folder = ['folder = "adapter"  # this one', *there]
     if predicts_tokens(request.task):
-        imports, labels, more = [], [], ""
+        needed, labels, more = f"{loader}, GenerationConfig", [], ""
+        ends = ["base.generation_config = GenerationConfig.from_pretrained(folder)"]
     else:
-        imports = ["from transformers import AutoConfig"]
+        needed, ends = f"AutoConfig, {loader}", list[str]()
         labels = ["config = AutoConfig.from_pretrained(folder)"]
         padding = ", pad_token_id=config.pad_token_id" if request.task in TEXT_TASKS else ""
         more = f", id2label=config.id2label, label2id=config.label2id{padding}, ignore_mismatched_sizes=True"
-    if own_class:
-        more += f', import_allowlist=["{pooled_classifier.__name__}"]'
-    lines = [
-        *enter,
-        f"from peft import {loader}",
-        *imports,
-        "",
-        'folder = "adapter"  # this one',
-        *there,
-        *labels,
-        f"model = {loader}.from_pretrained(folder{more})",
-    ]
-    return "\n".join(lines)
+    if head_of(request.task) == IMAGE:
+        more += f', import_allowlist=["{pooled_classifier.__name__}"]' if own_class else ""
+        imports = [f"from peft import {loader}", "from transformers import AutoConfig"]
+        model = [f"model = {loader}.from_pretrained(folder{more})"]
+    else:
+        imports = ["from peft import PeftConfig, PeftModel", f"from transformers import {needed}"]
+        model = [
+            "adapter = PeftConfig.from_pretrained(folder)",
+            f"base = {loader}.from_pretrained(adapter.base_model_name_or_path, revision=adapter.revision{more})",
+            *ends,
+            "model = PeftModel.from_pretrained(base, folder)",
+        ]
+    return "\n".join([*enter, *imports, "", *folder, *labels, *model])

@@ -50,20 +50,27 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     """
     model.config = config
     name_untied(model, config)
-    kept = None if base is None or not model.can_generate() else base / GENERATION
-    if model.can_generate():
-        model.generation_config = GenerationConfig()
     coded = base is not None and holds_codes(base)  # transformers would quantise again what it read of codes
+    if model.can_generate():
+        model.generation_config = GenerationConfig()  # the folder's are written below
     model.save_pretrained(target, save_original_format=not coded)
-    if kept is not None and kept.exists():  # as they are: transformers writes none that it finds contradictory
-        shutil.copyfile(kept, target / GENERATION)
-    elif model.can_generate():
-        _settings(config, base).to_json_file(target / GENERATION)
+    write_generation(model, config, base, target)
     if base is not None and not is_text_part(config, base):
         for name in PROCESSORS:  # of what the model reads beside texts; training writes over its own
             if (base / name).exists():
                 shutil.copyfile(base / name, target / name)
     name_no_code(target)
+
+
+def write_generation(model: Any, config: PretrainedConfig, base: Path | None, target: Path) -> None:
+    """Write how `base` generates beside a model or an adapter of it, if it generates at all."""
+    if not model.can_generate():
+        return
+    if base is not None and (base / GENERATION).exists():
+        # as it is: transformers writes none that it finds contradictory
+        shutil.copyfile(base / GENERATION, target / GENERATION)
+    else:
+        _settings(config, base).to_json_file(target / GENERATION)  # contradictory ones, too
 
 
 def write_answer_end(folder: Path, source: Path, note: Callable[[str], None]) -> None:
@@ -115,10 +122,10 @@ def name_untied(model: Any, config: PretrainedConfig) -> None:
 def name_rope(target: Path, request: ModelRequest) -> None:
     """Name a model's rotary positions as its base's config.json does, too, unless the request changes them: programs
     older than `rope_parameters` compute with a default of theirs without a word."""
-    base = source_folder(request)
-    if base is None or {*OLDER_ROPE, "rope_parameters"} & set(request.config or ()):
+    base, file = source_folder(request), target / "config.json"
+    if base is None or not file.exists() or {*OLDER_ROPE, "rope_parameters"} & set(request.config or ()):
         return
-    file, whole = target / "config.json", json_io.parse_plain((base / "config.json").read_bytes(), str(base))
+    whole = json_io.parse_plain((base / "config.json").read_bytes(), str(base))
     settings = json.loads(file.read_bytes())
     before = {part.get("model_type"): part for part in (*whole.values(), whole) if isinstance(part, dict)}
     for part in (settings, *settings.values()):

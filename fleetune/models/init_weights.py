@@ -20,13 +20,12 @@ from fleetune.errors import Refused
 from fleetune.models.pretrained import Pretrained, quiet
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import adapter_folder, source_folder
-from fleetune.models.start_adapter import refuse_other_settings, target_modules
+from fleetune.models.start_adapter import refuse_other_settings, setting
 from fleetune.models.weights import WeightReader, base_name, fill_model
 
 FILE_MODE = 0o644
 INIT_WEIGHTS = "start.safetensors"
 MODULES_TO_SAVE = ".modules_to_save.default."
-BASE_LAYER = ".base_layer."
 PEFT_PREFIX = "base_model.model."
 
 
@@ -56,8 +55,9 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
         if adapter is not None:
             loaded = _load_adapters(adapter, whole, not predicts_tokens(request.task))
             repeated = {base_name(name): loaded.pop(name) for name in list(loaded) if _is_base(name)}
-            own = pretrained.load(repeated) if pretrained is not None else {}
-            _refuse_other_base(adapter, repeated, {**drawn, **own})
+            first = canonical_names(base)
+            own = pretrained.load({first[name] for name in repeated}) if pretrained is not None else {}
+            _refuse_other_base(adapter, repeated, {name: {**drawn, **own}[first[name]] for name in repeated})
             tensors.update(loaded)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, path)
@@ -152,7 +152,8 @@ def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torc
 
     with quiet():  # older names are translated as PEFT does it
         stored = convert_peft_adapter_state_dict_for_transformers(whole, whole.peft_config["default"], stored)
-    named = _named_tensors(whole)
+    tensors = _named_tensors(whole)
+    named = {name: tensors[first] for name, first in canonical_names(whole).items()}
     body = f"{PEFT_PREFIX}{whole.get_base_model().base_model_prefix}."
     found: dict[str, torch.Tensor] = {}
     for key, tensor in stored.items():
@@ -163,29 +164,31 @@ def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torc
         shapes = list(tensor.shape), list(named[matched].shape)
         if shapes[0] != shapes[1]:
             raise Refused(f"{path}: {key} {_misfit(key, *shapes, classifies)}")
-        found[matched] = tensor.to(named[matched].dtype)
-    lacking = sorted(name for name in named if ("lora_" in name or MODULES_TO_SAVE in name) and name not in found)
+        found[matched] = tensor if _is_base(matched) else tensor.to(named[matched].dtype)
+    lacking = sorted(name for name in tensors if ("lora_" in name or MODULES_TO_SAVE in name) and name not in found)
     if lacking:
         raise Refused(
             f"{path}: holds nothing for {lacking[0]} ({len(lacking)} tensor(s) in all), which would start anew beside "
-            f"those that it holds; the adapter's own lora.targets are {target_modules(folder)}: give these, or save "
-            "the adapter again with all that was trained"
+            f"those that it holds; the adapter's own lora.targets are {setting(folder, 'target_modules')}: give these, "
+            "or save the adapter again with all that was trained"
         )
     return found
 
 
 def _is_base(name: str) -> bool:
-    """Return whether a tensor is the base's, below an adapter; adapters of experts lie below each other."""
-    return BASE_LAYER in name and "lora_" not in name
+    """Return whether a tensor of a model with adapters is the base's."""
+    return "lora_" not in name and MODULES_TO_SAVE not in name
 
 
 def _refuse_other_base(folder: Path, repeated: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> None:
-    """Refuse an adapter that comes with other embeddings than its base has; PEFT saves both beside each other."""
-    other = next((name for name, tensor in repeated.items() if not torch.equal(tensor, base[name])), None)
+    """Refuse an adapter with other tensors than its base has: PEFT saves embeddings, and what it trained whole."""
+    other = next((n for n, tensor in repeated.items() if not torch.equal(tensor.to(base[n].dtype), base[n])), None)
     if other is not None:
+        saved = setting(folder, "modules_to_save")
+        why = f" (its modules_to_save {saved} were)" if saved else ""
         raise Refused(
-            f"{folder}: holds {other} with other values than model.source, and the base is not trained with "
-            "an adapter; merge the adapter into its base with PEFT and give that as source"
+            f"{folder}: holds {other} with other values than model.source, and the base is not trained with an "
+            f"adapter{why}; merge the adapter into its base with PEFT and give that as source"
         )
 
 
@@ -207,7 +210,7 @@ def _no_place(keys: set[str], whole: nn.Module, folder: Path) -> str:
     """Say why a tensor of an adapter has no place in the model: other targets, or another model."""
     modules = {name for name, _ in whole.named_modules()}
     if modules & {key.split(".lora_")[0] for key in keys if ".lora_" in key}:
-        return f"adapts a layer that lora.targets leaves out; the adapter's own are {target_modules(folder)}"
+        return f"adapts a layer that lora.targets leaves out; the adapter's own are {setting(folder, 'target_modules')}"
     return (
         "has no place in the model: the adapter was made for another model.source or task, or has other names of layers"
     )

@@ -45,13 +45,16 @@ def refuse_other_settings(folder: Path, lora: Lora, whole: Any) -> None:
     kind = own.get("peft_type")
     if kind != "LORA":
         raise Refused(f"{path}: peft_type is {kind!r}, but only LORA can be trained on; give another lora.start")
+    settings = whole.peft_config["default"]
+    usual = type(settings)()  # by which PEFT reads a file that leaves them out
     for name, ours, wanted in (("r", "r", lora.r), ("lora_alpha", "alpha", lora.alpha)):
-        if own.get(name) != wanted:
+        given, how = own.get(name, getattr(usual, name)), "" if name in own else " by default"
+        if given != wanted:
             raise Refused(
-                f"{path}: {name} is {own.get(name)}, but model.lora.{ours} is {wanted:g}, by which the adapter would "
-                f"compute something else; give lora.{ours}: {own.get(name)}"
+                f"{path}: {name} is {given}{how}, but model.lora.{ours} is {wanted:g}, by which the adapter would "
+                f"compute something else; give lora.{ours}: {given}"
             )
-    made = whole.peft_config["default"].to_dict()
+    made = settings.to_dict()
     odd = next((name for name in NOT_HERE if own.get(name) and not _same(own[name], made.get(name))), None)
     if own.get("bias", "none") != "none":
         odd = "bias"
@@ -71,9 +74,9 @@ def _same(stored: Any, made: Any) -> bool:
     )
 
 
-def target_modules(folder: Path) -> Any:
-    """Return the layers that an adapter says that it adapts: their names, or a pattern."""
-    return _plain(folder / SETTINGS).get("target_modules")
+def setting(folder: Path, name: str) -> Any:
+    """Return a setting of an adapter, such as `target_modules`: the layers that it adapts, or a pattern."""
+    return _plain(folder / SETTINGS).get(name)
 
 
 def other_base(folder: Path, source: str | None) -> str:

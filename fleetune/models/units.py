@@ -1,6 +1,7 @@
 """Units of a model: the modules that run as one piece, the folding of a graph into units, and the state they share."""
 
 import dataclasses
+from collections import Counter
 
 from torch import nn
 
@@ -117,10 +118,20 @@ def state_by_unit(graph: g.Graph, skeleton: nn.Module) -> dict[str, tuple[str, .
 
 
 def tied_adapter_layers(skeleton: nn.Module) -> tuple[str, ...]:
-    """Return layers with a LoRA adapter whose base weight another layer shares: the adapter cannot be merged."""
-    canonical = list(canonical_names(skeleton).values())
-    names = [name for name, module in skeleton.named_modules() if hasattr(module, "lora_A")]
-    shared = [name for name in names if canonical.count(canonical_names(skeleton)[f"{name}.base_layer.weight"]) > 1]
+    """Return layers with a LoRA adapter whose base weight another layer shares: the adapter cannot be merged.
+
+    Experts are adapted by parameter, with a layer of PEFT around another for each, and are named by parameter.
+    """
+    canonical = canonical_names(skeleton)
+    readers = Counter(canonical.values())
+    shared = list[str]()
+    for name, module in skeleton.named_modules():
+        if hasattr(module, "lora_A"):
+            inner, own = f"{name}.base_layer.", getattr(module, "parameter_name", "weight")
+            while f"{inner}{own}" not in canonical:
+                inner += "base_layer."
+            if readers[canonical[f"{inner}{own}"]] > 1:
+                shared.append(name if own == "weight" else f"{inner.replace('base_layer.', '')}{own}")
     return tuple(name.removeprefix("base_model.model.") for name in shared)
 
 

@@ -13,9 +13,12 @@ from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.models.export import export_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model, write_init_weights
+from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
+from fleetune.models.units import tied_adapter_layers
 from fleetune.models.weights import base_name
 from fleetune.preparation.step_comparison import Samples, compare_step
+from fleetune.profiling.memory import unit_memory
 from tests.support.models.instances import batch, recorded
 from tests.support.training.model_families import LANGUAGE, Family
 
@@ -41,6 +44,23 @@ def test_a_recorded_step_of_adapted_experts_is_their_own(kind: str, tmp_path: Pa
     inputs = batch(family, 4)
     samples = Samples(inputs=inputs, labels=inputs["input_ids"].clone(), task=LANGUAGE, seed=5)
     assert compare_step(ready.graph, model, samples) is None
+    assert tied_adapter_layers(model) == (), "Bug: it looked for a weight by the name that a layer's has"
+
+
+def test_shared_experts_are_named_by_their_parameters(tmp_path: Path) -> None:
+    """Experts of two layers that are one cannot be merged; each of their parameters is named as the model names it."""
+    model = recorded(mixture("mixtral"), tmp_path, lora=ALL).whole()
+    first, second = (model.get_submodule(f"base_model.model.model.layers.{layer}.mlp") for layer in (0, 1))
+    second.experts = first.experts
+    names = {f"model.layers.0.mlp.experts.{name}" for name in ("gate_up_proj", "down_proj")}
+    assert set(tied_adapter_layers(model)) == names
+
+
+def test_adapted_experts_are_measured_without_data(tmp_path: Path) -> None:
+    """Bug: torch knows no autocast on the meta device, and could not turn it off there: the profile stage failed."""
+    ready = recorded(mixture("mixtral"), tmp_path, lora=ALL)
+    needs = unit_memory(ready.graph, skeleton(configuration(ready.request, ready.labels), ready.request))
+    assert all(need.sample_bytes > 0 for need in needs.values())
 
 
 def test_trained_experts_load_with_peft_as_they_were_trained(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import Lora, ModelRequest
@@ -111,7 +111,7 @@ def test_older_names_of_rotary_positions_stay(lora: Lora | None, tmp_path: Path)
     settings.pop("rope_parameters")
     own = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}
     file.write_text(json.dumps({**settings, **own}))
-    request = replace(plain, lora=lora)
+    request = replace(plain, lora=lora, task=TEXT if lora else LANGUAGE)  # others have none beside an adapter
     written = exported(request, tmp_path)
     assert {key: json.loads((written / "config.json").read_text()).get(key) for key in own} == own
     ours, theirs = (AutoConfig.from_pretrained(folder).rope_parameters for folder in (written, tmp_path / "base"))
@@ -122,12 +122,15 @@ def test_older_names_of_rotary_positions_stay(lora: Lora | None, tmp_path: Path)
     assert AutoConfig.from_pretrained(again).rope_parameters == changed
 
 
-def test_the_configuration_beside_an_adapter_has_the_cache(tmp_path: Path) -> None:
-    """Whoever loads the base by it has the base's."""
+def test_an_adapter_is_loaded_by_transformers_alone(tmp_path: Path) -> None:
+    """Bug: a configuration beside it made transformers look there for the weights of the base, which then lost its
+    cache, too."""
     plain = base(tmp_path / "base", SETTINGS)
     request = ModelRequest(task=LANGUAGE, source=plain.source, lora=Lora(r=2, targets=("q_proj",)))
     folder = exported(request, tmp_path)
-    assert json.loads((folder / "config.json").read_text()).get("use_cache", True)
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert loaded.active_adapters() == ["default"] and loaded.config.use_cache
+    assert any("lora_A" in name for name, _ in loaded.named_parameters())
 
 
 def test_a_classifier_has_no_generation_settings(tmp_path: Path) -> None:
@@ -153,8 +156,6 @@ def test_the_configuration_of_weights_that_are_trained_apart_ties_none(apart: bo
     assert ("lm_head.weight" in load_file(written / "model.safetensors")) == apart
     ours, theirs = (AutoModelForCausalLM.from_pretrained(each) for each in (written, folder))
     assert torch.equal(ours(torch.tensor([[5, 6]])).logits, theirs(torch.tensor([[5, 6]])).logits)
-    lora = exported(replace(request, lora=Lora(r=2, targets=("q_proj",))), tmp_path / "lora")
-    assert json.loads((lora / "config.json").read_text())["tie_word_embeddings"] is not apart, "beside an adapter, too"
 
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -190,6 +191,30 @@ def test_a_model_ends_an_answer_as_its_template_does(
     assert written == {**SETTINGS, "eos_token_id": ends}
     assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == ends
     assert len(notes) == bool(said) and all(said in each for each in notes)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
+@pytest.mark.parametrize("settings", [SETTINGS, None], ids=["own file", "configuration"])
+def test_an_adapters_readme_ends_answers_and_leaves_the_base_as_it_is(
+    settings: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    """Bug: the model that it loaded had the end tokens of the base alone, and, where the tokenizer knows more tokens
+    than the base, random rows for these, which changed the probabilities of all others."""
+    request = replace(base(tmp_path / "base", settings), lora=Lora(r=2, targets=("q_proj",)))
+    folder = exported(request, tmp_path)
+    tokenizer = open_tokenizer(InputSpec(task=LANGUAGE, tokenizer=None, pretrained=False, vocab_size=None))
+    tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", *(f"<more {number}>" for number in range(100))])
+    tokenizer.chat_template = CHATML
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    copy_tokenizer(tmp_path / "tokenizer", folder, pytest.fail)
+    assert len(AutoTokenizer.from_pretrained(folder)) == len(tokenizer) > ENCODER["vocab_size"]
+    code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    found: dict[str, Any] = {}
+    exec(code.replace('"adapter"', repr(str(folder))), found)
+    model = found["model"]
+    assert model.get_input_embeddings().num_embeddings == ENCODER["vocab_size"]
+    before = [2, 7] if settings else [2]
+    assert model.generation_config.eos_token_id == [*before, tokenizer.convert_tokens_to_ids("<|im_end|>")]
 
 
 def test_a_tokenizer_that_cannot_be_read_is_no_template_for_other_chats(tmp_path: Path) -> None:

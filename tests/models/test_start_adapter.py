@@ -1,5 +1,6 @@
 """Training goes on from adapters that PEFT wrote, as PEFT itself loads them, or they are refused for what is so."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def base(tmp_path: Path) -> Path:
 
 def adapted(base: Path, auto: Any, targets: list[str], embeddings: bool = False, **settings: Any) -> nn.Module:
     """Save an adapter that changes what the base computes, as PEFT saves it; return the adapted model."""
-    config = LoraConfig(r=2, lora_alpha=16, target_modules=targets, **settings)
+    config = LoraConfig(target_modules=targets, **{"r": 2, "lora_alpha": 16, **settings})
     model: Any = get_peft_model(auto.from_pretrained(base, dtype=torch.float32), config).eval()
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -53,9 +54,9 @@ def adapted(base: Path, auto: Any, targets: list[str], embeddings: bool = False,
     return whole
 
 
-def start(base: Path, targets: list[str], task: str = LANGUAGE) -> Any:
+def start(base: Path, targets: list[str], task: str = LANGUAGE, r: int = 2, alpha: float = 16) -> Any:
     """The model that training on that adapter starts from."""
-    lora = Lora(r=2, alpha=16, targets=tuple(targets), start=str(base.parent / "adapter"))
+    lora = Lora(r=r, alpha=alpha, targets=tuple(targets), start=str(base.parent / "adapter"))
     request = ModelRequest(task=task, source=str(base), lora=lora)
     config = configuration(request, ("a", "b") if task == TEXT else ())
     write_init_weights(config, request, 3, base.parent / INIT_WEIGHTS)
@@ -87,6 +88,51 @@ def test_a_classifier_s_adapter_starts_with_its_head(base: Path) -> None:
     plain = AutoModelForSequenceClassification.from_pretrained(base, pad_token_id=0)
     theirs = PeftModel.from_pretrained(plain, base.parent / "adapter").eval()
     assert torch.equal(ours(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")  # PEFT's
+@pytest.mark.parametrize("saved", [["lm_head"], ["embed_tokens"], ["norm"], ["embed_tokens", "lm_head"]], ids="+".join)
+@pytest.mark.parametrize("tied", [False, True], ids=["apart", "tied"])
+def test_an_adapter_with_modules_that_were_trained_whole_is_refused(saved: list[str], tied: bool, base: Path) -> None:
+    """Bug: they were taken for the base's own weights, and then refused as if transformers read the base otherwise."""
+    config = LlamaConfig.from_pretrained(base, tie_word_embeddings=tied)
+    LlamaForCausalLM(config).save_pretrained(base)
+    theirs = adapted(base, AutoModelForCausalLM, ["q_proj"], modules_to_save=saved, task_type="CAUSAL_LM")
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if f"{saved[0]}.modules_to_save" in name:
+                parameter.add_(1)
+    theirs.save_pretrained(base.parent / "adapter")
+    why = (
+        rf"holds \S*{saved[0]}\S* with other values .*modules_to_save \['.*'\] were\); merge the adapter into its base"
+    )
+    with pytest.raises(Refused, match=why):
+        start(base, ["q_proj"])
+
+
+def test_an_adapter_that_repeats_tied_embeddings_starts_as_peft_left_it(base: Path) -> None:
+    """Bug: the head, which is the embedding, was said to have no place in the model."""
+    LlamaForCausalLM(LlamaConfig.from_pretrained(base, tie_word_embeddings=True)).save_pretrained(base)
+    theirs = adapted(base, AutoModelForCausalLM, ["q_proj"], True, task_type="CAUSAL_LM")
+    assert any("lm_head" in name for name in load_file(base.parent / "adapter" / WEIGHTS))
+    assert torch.equal(start(base, ["q_proj"])(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
+
+
+@pytest.mark.parametrize("name", ["r", "lora_alpha"])
+def test_what_an_adapter_leaves_out_is_pefts_default(name: str, base: Path) -> None:
+    """Bug: the refusal asked for `lora.alpha: None`. PEFT reads 8 for both; training starts with that, and a request
+    for another number is refused with it."""
+    adapted(base, AutoModelForCausalLM, ["q_proj"], task_type="CAUSAL_LM", r=8, lora_alpha=8)
+    file = base.parent / "adapter" / "adapter_config.json"
+    settings = json.loads(file.read_text())
+    del settings[name]
+    file.write_text(json.dumps(settings))
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    theirs = PeftModel.from_pretrained(plain, base.parent / "adapter").eval()
+    assert torch.equal(start(base, ["q_proj"], r=8, alpha=8)(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
+    r, alpha = (4, 8) if name == "r" else (8, 4)
+    with pytest.raises(Refused, match=rf"{name} is 8 by default, but .*give lora\.{name.removeprefix('lora_')}: 8"):
+        start(base, ["q_proj"], r=r, alpha=alpha)
 
 
 def test_an_adapter_with_other_embeddings_than_its_base_is_refused(base: Path) -> None:
