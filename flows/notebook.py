@@ -94,14 +94,15 @@ class FinishedRun:
 
         return export(trained_run(self._store, self.id), Path(folder), merge)
 
-    def predict(self, texts: str | Iterable[str], new_tokens: int = 64) -> "pd.DataFrame":
+    def predict(self, texts: str | Path | Iterable[str | Path], new_tokens: int = 64) -> "pd.DataFrame":
         """Ask the trained model: a row for each text (or path of an image), as `fleetune predict` has them."""
         import pandas as pd
 
         from flows.hand_over.predict import Asked, predict
         from flows.hand_over.trained_run import trained_run
 
-        asked = Asked(texts=[texts] if isinstance(texts, str) else list(texts), new_tokens=new_tokens)
+        given = [texts] if isinstance(texts, str | Path) else texts
+        asked = Asked(texts=[str(one) if isinstance(one, Path) else one for one in given], new_tokens=new_tokens)
         return pd.DataFrame([json_io.dump(one) for one in predict(trained_run(self._store, self.id), asked)])
 
     def __repr__(self) -> str:

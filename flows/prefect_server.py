@@ -147,14 +147,14 @@ def check_configured_server(home: Path) -> None:
     Call it before Prefect is imported, as `ensure`. Refused or TryAgain when the server does not answer.
     """
     filesystem.check_home()  # Prefect asks for it while it is imported
-    check_owner(home)
     bypass_proxies_for_loopback(os.environ)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if not _is_configured():
-        return
+        return check_owner(home)
     files = ServiceFiles(home.parent)
     if (service := files.running()) is not None and os.environ.get(API_URL) == service.api and service.authenticated:
+        check_owner(home)
         os.environ.setdefault(CLIENT_SECRET, files.login())
     from prefect.settings import PREFECT_API_URL  # also reads profiles and settings files
 

@@ -186,7 +186,7 @@ def check_owner(home: Path) -> None:
         for path in folder.iterdir() if folder.is_dir() else ():
             _check_owner(path, {own})
     if store.is_dir() and store.stat().st_uid == own and store.stat().st_mode & stat.S_IWOTH:
-        take_away = "take that right away (chmod o-w), or give another --root"
+        take_away = "take that right away (chmod o-w), or give a --root on a disk that keeps rights"
         raise Refused(f"{store}: every user of this machine can write it; {take_away}")
 
 
@@ -194,7 +194,8 @@ def _check_owner(path: Path, owners: set[int]) -> None:
     with suppress(FileNotFoundError):  # there is none, or a link to nothing
         for found in (path.lstat(), path.stat()):
             if found.st_uid not in owners:
-                raise Refused(f"{path}: it belongs to another user, who could change what is run; give another --root")
+                can = f"it belongs to user {found.st_uid}, who could change what is run"
+                raise Refused(f"{path}: {can}; run as that user (docker run --user), or give another --root")
 
 
 def hold(local: Path, flow_run: str) -> Lock:

@@ -22,7 +22,7 @@ from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
 from fleetune.data.messages import ASSISTANT, Message
 from fleetune.data.public_words import Told
-from fleetune.data.tokenization import check_ids, end_token_id, own_marks, without_marks
+from fleetune.data.tokenization import asked_ids, check_ids, end_token_id, own_marks, without_marks
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
 
@@ -69,7 +69,7 @@ class SequenceEncoder:
         elif isinstance(content, Completion):
             text = content.prompt + content.completion
             ids, carries = self._closed(example.location, text, (len(content.prompt), len(text)))
-            asked = self._asked(content.prompt)
+            asked = asked_ids(self.tokenizer, content.prompt) if content.prompt else []
             if ids[: len(asked)] != asked:
                 self.joined.append(example.location)
         else:
@@ -88,12 +88,6 @@ class SequenceEncoder:
                 "the completion, and the model is asked with the prompt's own tokens; let prompts end without a space "
                 "and completions begin with it"
             )
-
-    def _asked(self, prompt: str) -> list[int]:
-        """Tokens of a prompt as `fleetune.evaluation.prompts` asks with them."""
-        begun = prompt.removeprefix(own_marks(self.tokenizer)[0])
-        ids = list(self.tokenizer(begun, verbose=False)["input_ids"]) if prompt else []
-        return ids[:-1] if len(ids) > 1 and ids[-1] == end_token_id(self.tokenizer) else ids
 
     def _closed(self, location: str, text: str, span: Span) -> tuple[list[int], list[bool]]:
         """Tokens of a text with the tokenizer's own begin and end, and the end token if it adds none."""

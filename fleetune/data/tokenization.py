@@ -129,10 +129,10 @@ def for_training(tokenizer: Any, spec: InputSpec) -> Any:
     if spec.vocab_size is not None and padding >= spec.vocab_size:
         raise Told(
             "data: the tokenizer pads with token {padding}, but the model's vocab_size is {vocab_size}; give the "
-            "tokenizer a pad_token that the model has, or set model.config.vocab_size to at least {least}",
+            "tokenizer a pad_token that the model has, or {way}",
             padding=padding,
             vocab_size=spec.vocab_size,
-            least=padding + 1,
+            way=_larger_vocabulary(spec),
         )
     return tokenizer
 
@@ -247,16 +247,25 @@ def check_ids(ids: Ids, spec: InputSpec) -> None:
     highest = int(ids.max(initial=0))
     if spec.vocab_size is not None and highest >= spec.vocab_size:
         raise Told(
-            "data: the tokenizer gives token {}, but the model's vocab_size is {vocab_size}; {way} "
-            "or use the model's own tokenizer",
+            "data: the tokenizer gives token {}, but the model's vocab_size is {vocab_size}; use the model's own "
+            "tokenizer, or {way}",
             highest,
             vocab_size=spec.vocab_size,
-            way=(
-                "load it with transformers, call resize_token_embeddings(len(tokenizer)) and save_pretrained,"
-                if spec.pretrained
-                else "set model.config.vocab_size to as many as the tokenizer has"
-            ),
+            way=_larger_vocabulary(spec),
         )
+
+
+def _larger_vocabulary(spec: InputSpec) -> str:
+    if spec.pretrained:
+        return "load the model with transformers, call resize_token_embeddings(len(tokenizer)) and save_pretrained"
+    return "set model.config.vocab_size to as many as the tokenizer has"
+
+
+def asked_ids(tokenizer: Any, prompt: str) -> list[int]:
+    """Ids of a prompt as the model is asked with it: behind the tokenizer's own begin, without its own end."""
+    begun = prompt.removeprefix(own_marks(tokenizer)[0])
+    ids, of_letter = (list(map(int, tokenizer(each, verbose=False)["input_ids"])) for each in (begun, "a"))
+    return ids[:-1] if of_letter[-1:] == [end_token_id(tokenizer)] else ids  # the tokenizer's own, not that of the text
 
 
 def save_tokenizer(

@@ -5,7 +5,7 @@ from typing import Any
 
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
-from fleetune.data.tokenization import end_token_id, own_marks
+from fleetune.data.tokenization import asked_ids, end_token_id
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
 from fleetune.evaluation.answers import around_answer
@@ -30,9 +30,7 @@ def prompt_ids(tokenizer: Any, example: Example) -> list[int]:
     if isinstance(content, Chat):
         return _chat_ids(tokenizer, example.location, content)
     text = content.prompt if isinstance(content, Completion) else str(content)
-    begun = text.removeprefix(own_marks(tokenizer)[0])
-    ids, of_letter = (list(map(int, tokenizer(each, verbose=False)["input_ids"])) for each in (begun, "a"))
-    return ids[:-1] if of_letter[-1:] == [end_token_id(tokenizer)] else ids  # the tokenizer's own, not that of the text
+    return asked_ids(tokenizer, text)
 
 
 def ends_within_token(tokenizer: Any, example: Example) -> bool:

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PretrainedConfig
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.errors import Refused, first_line
+from fleetune.errors import first_line
 from fleetune.models.skeleton import canonical_names
 from fleetune.models.source import (
     GENERATION,
@@ -86,18 +86,15 @@ def write_answer_end(folder: Path, source: Path, note: Callable[[str], None]) ->
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # each of a dozen parsers raises its own
-        raise Refused(f"{source}: the tokenizer cannot be loaded ({first_line(error)}); run prepare again") from None
-    if tokenizer.chat_template is None:
-        return
-    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
-    try:
+        if tokenizer.chat_template is None:
+            return
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
         _, mark, rest = str(tokenizer.apply_chat_template(turns, tokenize=False)).partition(MARK)
-        said = "" if mark else "does not write it as it is given"
-    except Exception as error:  # templates are programs, some of them for other chats, and raise what they like
-        said = f"does not take a plain question with it ({first_line(error)})"
+        said = "" if mark else "the template does not write it as it is given"
+    except Exception as error:  # of a dozen parsers, and of templates: programs, some of them for other chats
+        said = first_line(error)
     if said:
-        note(f"{GENERATION} has the end tokens of the base alone, without one for an answer: the chat template {said}")
+        note(f"{GENERATION} has the end tokens of the base alone, without the one that the chat template puts: {said}")
         return
     ends = [number for token, number in tokenizer.get_added_vocab().items() if token and rest.startswith(token)]
     settings = json_io.parse_plain(file.read_bytes(), str(file))

@@ -5,7 +5,6 @@ addressing makes harmless.
 """
 
 import fcntl
-import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -70,10 +69,8 @@ class Lock:
             self._file = None
 
     def __enter__(self) -> "Lock":
-        told, stopped = "", 0
-        for tries in itertools.count():
-            if self.take():
-                return self
+        told, stopped, tries = "", 0, 0
+        while not self.take():
             if tries % LOOK_EVERY == 0:
                 holder = find_holder(self._path)
                 said = str(holder or "another process")
@@ -85,7 +82,8 @@ class Lock:
                     self._waiting(said)
             if self._pause(RETRY_S):
                 raise TryAgain(f"{self._path.name}: stopped while another process held this lock; run it again")
-        raise AssertionError("it tries without an end")
+            tries += 1
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -13,7 +13,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.data.tokenization import open_tokenizer
-from fleetune.errors import Refused
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import write_init_weights
 from fleetune.models.source import configuration
@@ -168,8 +167,8 @@ HIDDEN = CHATML.replace("m.content", "m.content[:0]")
     ("template", "added", "said"),
     [
         (CHATML, ["<|im_end|>"], ""),
-        ("{{ raise_exception('no') }}", [], "the chat template does not take a plain question with it (no)"),
-        (HIDDEN, [], "the chat template does not write it as it is given"),
+        ("{{ raise_exception('no') }}", [], "the one that the chat template puts: no"),
+        (HIDDEN, [], "the template does not write it as it is given"),
         (None, [], ""),
     ],
     ids=["chatml", "raises", "hides", "none"],
@@ -217,10 +216,11 @@ def test_an_adapters_readme_ends_answers_and_leaves_the_base_as_it_is(
     assert model.generation_config.eos_token_id == [*before, tokenizer.convert_tokens_to_ids("<|im_end|>")]
 
 
-def test_a_tokenizer_that_cannot_be_read_is_no_template_for_other_chats(tmp_path: Path) -> None:
+def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     """Bug: any error was taken for the template's own, and the model was handed over as if it had none."""
     folder = exported(base(tmp_path / "base", SETTINGS), tmp_path)
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
-    with pytest.raises(Refused, match="the tokenizer cannot be loaded"):
-        copy_tokenizer(tmp_path / "tokenizer", folder, pytest.fail)
+    told = list[str]()
+    copy_tokenizer(tmp_path / "tokenizer", folder, told.append)
+    assert "has the end tokens of the base alone" in told[0]

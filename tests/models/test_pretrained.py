@@ -1,5 +1,6 @@
 """Training starts from what transformers loads of the same folder, or the folder is refused by name."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,9 +117,10 @@ def test_weights_in_blocks_of_fp8_start_as_transformers_dequantises_them(tmp_pat
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
 def test_a_merged_adapter_of_quantised_weights_is_written_plain(tmp_path: Path) -> None:
     """transformers would quantise again on saving what it dequantised, which config.json no longer says: the merged
-    folder computes what was trained, but for rounding in the sum of two matrices."""
+    folder computes what was trained, but for rounding in the sum of two matrices, and names rotary positions as before.
+    """
     llama(tmp_path / "base")
-    change(tmp_path / "base", in_fp8, quantization_config=FP8)
+    change(tmp_path / "base", in_fp8, quantization_config=FP8, rope_theta=10000.0)
     request = ModelRequest(
         task=LANGUAGE, source=str(tmp_path / "base"), lora=Lora(r=2, alpha=4, targets=("q_proj", "down_proj"))
     )
@@ -134,6 +136,7 @@ def test_a_merged_adapter_of_quantised_weights_is_written_plain(tmp_path: Path) 
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     assert (theirs(IDS).logits - model(input_ids=IDS).logits).abs().max() < 1e-5
     assert not [name for name in load_file(tmp_path / "merged" / "model.safetensors") if "scale" in name]
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["rope_theta"] == 10000.0
 
 
 def test_experts_in_mxfp4_start_as_transformers_dequantises_them(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_websocket_of_another_page_is_closed() -> None:
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a shared folder somebody else can make the store's folder first, and would read the password."""
     monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(Refused, match="belongs to another user, .*; give another --root"):
+    with pytest.raises(Refused, match="belongs to user .*, or give another --root"):
         control.up(tmp_path, "runs", control.ServiceOptions(), print)
 
 
@@ -217,7 +217,7 @@ def test_what_another_user_has_planted_in_a_store_is_refused(tmp_path: Path, pla
     if os.getuid() == 0:  # whose those are; nobody else can give files away
         os.lchown(place, 12345, 12345)
     for begin in (make_home, prefect_server.check_configured_server):
-        with pytest.raises(Refused, match=f"{place}: it belongs to another user, .*; give another --root"):
+        with pytest.raises(Refused, match=f"{place}: it belongs to user .*, or give another --root"):
             begin(home)
 
 
