@@ -229,7 +229,7 @@ def test_the_form_of_compare(ui: Ui, service: ServiceClient) -> None:
     ui.open_run(run)
     ui.expect_state("Completed")
     answer = service.flow_run(run)["state"]["message"]
-    assert "is the fastest" in answer
+    assert "By the clock" in answer and " a round" in answer  # which is the fastest follows from this machine's pace
     ui.open_artifact("asteroid-b-compare")
     table = ui.main.get_by_role("table").filter(has_text="asteroid").first
     for strategy in ("dp", "single"):
