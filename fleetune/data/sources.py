@@ -38,7 +38,7 @@ from fleetune.data.splits import (
     split_names,
     unread_notes,
 )
-from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
+from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, only_column, open_table
 from fleetune.data.tokenization import chat_template_text
 from fleetune.filesystem import check_symlinks, expanded, file_digest
 
@@ -52,9 +52,9 @@ BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label")
 """Columns of the built-in sets, which take seconds to build."""
 
 
-def open_source(request: DataRequest) -> DataSource:
-    """Open the tables of a request; Refused if the source does not exist or cannot be read."""
-    opened = _open_source(request)
+def open_source(request: DataRequest, task: str) -> DataSource:
+    """Open the tables of a request for a task; Refused if the source does not exist or cannot be read."""
+    opened = _open_source(request, task)
     if isinstance(request.validation, float) and opened.test:
         raise Told(
             "data: validation asks for a share ({validation}), but {named} has a test split of its own; leave "
@@ -63,7 +63,7 @@ def open_source(request: DataRequest) -> DataSource:
             named=request.named,
         )
     if isinstance(request.validation, str):
-        tested = _open_source(validation_request(request), needs_train=False)
+        tested = _open_source(validation_request(request), task, needs_train=False)
         notes = (*_replaced_notes(request, opened), *tested.notes)
         opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder, notes=notes)
         if opened.packed or tested.packed:
@@ -117,7 +117,7 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
     return tuple(found.values())
 
 
-def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
+def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> DataSource:
     if request.streaming and not _is_remote(request.source):
         raise Told(
             "data: streaming is for sets on the Hugging Face hub, and {named} is read row by row anyway; leave "
@@ -125,27 +125,32 @@ def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
             named=request.named,
         )
     if request.files:
-        return _tables(request, listed_splits(listed_files(request)), None)
+        return _tables(request, task, listed_splits(listed_files(request)), None)
     if request.source in BUILTIN_SOURCES:
         return BUILTIN_SOURCES[request.source]()
     path = source_path(request.source)
     check_has_files(request, _has_files(path))
     if path is None:
-        return hub_source(request)
+        return hub_source(request, task)
     has_images_only = path.is_dir() and not data_files(path)
     pictures = image_folder_source(path, request, needs_train) if has_images_only else None
     if pictures is not None:
         return pictures
     splits = newest(request, folder_splits(path, needs_train)) if path.is_dir() else {"train": (path,)}
-    return _tables(request, splits, path if path.is_dir() else None)
+    return _tables(request, task, splits, path if path.is_dir() else None)
 
 
-def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
+def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
     @functools.cache
     def opened(split: str) -> tuple[Table, ...]:
         return tuple(open_table(file) for file in splits.get(split, ()))
 
-    tested, unlabelled_notes = labelled_split(splits, opened, request.label_column)
+    tested, unlabelled_notes = labelled_split(
+        splits,
+        lambda split: tuple(only_column(table, request.label_column) for table in opened(split)),
+        request.label_column,
+        task,
+    )
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),
@@ -180,11 +185,11 @@ def validate_data(request: DataRequest, task: str) -> None:
         )
         check_task(request, stand_in, spec)
         if request.test_samples is not None and not stand_in.packed:
-            _check_test_rows(request, open_source(request), request.test_samples)
+            _check_test_rows(request, open_source(request, task), request.test_samples)
         return
     if is_remote(request):
         return
-    source = open_source(request)
+    source = open_source(request, task)
     check_task(request, source, spec)
     for tables in (source.train, source.test):
         first = next((example for table in tables for example in examples(table, source, spec)), None)

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -206,7 +206,10 @@ class ArrowTable:
 
     path: Path
     schema: pa.Schema
-    batches: Callable[[Path], Iterator[pa.RecordBatch]]
+    batches: Callable[[Path, list[str]], Iterator[pa.RecordBatch]]
+    """Opens those of some columns."""
+    only: str | None = None
+    """The column that is read; None: all."""
     row_noun: str = "row"
 
     @property
@@ -226,8 +229,9 @@ class ArrowTable:
     def rows(self) -> Rows:
         """Yield (number from 1, column -> value) of every row; keys of null within values are left out."""
         number = 0
+        read = [name for name in self.columns if self.only in (None, name)]
         try:
-            for batch in self.batches(self.path):
+            for batch in self.batches(self.path, read):
                 for values in batch.to_pylist():
                     number += 1
                     yield number, without_nulls(values)
@@ -238,6 +242,11 @@ class ArrowTable:
                 first_line(error),
                 number=number,
             ) from None
+
+
+def only_column(table: Table, column: str) -> Table:
+    """A table whose rows need have no other column: files by column read just that one."""
+    return replace(table, only=column) if isinstance(table, ArrowTable) else table
 
 
 def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,9 +354,9 @@ def _open_parquet(path: Path) -> Table:
     return ArrowTable(path=path, schema=schema, batches=_parquet_batches)
 
 
-def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(path: Path, read: list[str]) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=BATCH_ROWS)
+        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=read)
 
 
 def _open_arrow(path: Path) -> Table:
@@ -371,11 +380,11 @@ def _arrow_reader(path: Path, mapped: pa.MemoryMappedFile) -> pa.RecordBatchStre
     return reader
 
 
-def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(path: Path, read: list[str]) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as mapped, _arrow_reader(path, mapped) as reader:
         for batch in _batches(reader):
             for first in range(0, batch.num_rows, BATCH_ROWS):
-                yield batch.slice(first, BATCH_ROWS)
+                yield batch.slice(first, BATCH_ROWS).select(read)
         if isinstance(reader, pa.RecordBatchStreamReader) and mapped.tell() != mapped.size():
             raise Told("{}: more follows after the end of its rows, and would not be read; write it again", path)
 

@@ -88,7 +88,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
     """
     request, spec = asked.request, asked.spec
     check_lengths(request, spec)
-    source = open_source(request)
+    source = open_source(request, spec.task)
     check_task(request, source, spec)
     with _atomic_folder(folder) as part:
         job = Job(asked=asked, source=source, folder=part)
@@ -147,7 +147,8 @@ def check_lengths(request: DataRequest, spec: InputSpec) -> None:
 def read_through(request: DataRequest, spec: InputSpec, seed: int) -> None:
     """Read and check every row, and number the classes, as `write_data` does first, and write nothing."""
     check_lengths(request, spec)
-    job = Job(asked=Preparation(request=request, spec=spec, seed=seed), source=open_source(request), folder=Path())
+    asked = Preparation(request=request, spec=spec, seed=seed)
+    job = Job(asked=asked, source=open_source(request, spec.task), folder=Path())
     check_task(request, job.source, spec)
     if not job.source.packed and not has_sequences(job):
         _label_mapping(job, survey(job))

@@ -117,13 +117,13 @@ def test_what_contradicts_itself_is_refused(shelves: Path, tmp_path: Path) -> No
     with pytest.raises(Refused, match=r"newest_files is 2"):
         DataRequest(files=(a,), newest_files=2)
     with pytest.raises(Refused, match=r"names .*s, which is no file; give its files, such as .*/\*\.jsonl"):
-        open_source(DataRequest(files=(str(shelves),)))
+        open_source(DataRequest(files=(str(shelves),)), TEXT.task)
     with pytest.raises(Refused, match=r"'.*x\*\.jsonl', which no file matches"):
-        open_source(DataRequest(files=(str(shelves / "x*.jsonl"),)))
+        open_source(DataRequest(files=(str(shelves / "x*.jsonl"),)), TEXT.task)
     (tmp_path / "both").mkdir()
     for name in ("train", "test"):
         json_lines(tmp_path / "both" / f"{name}.jsonl", FRUITS)
     with pytest.raises(Refused, match=r"a share \(0\.1\), but .*both has a test split of its own"):
-        open_source(DataRequest(source=str(tmp_path / "both"), validation=0.1))
+        open_source(DataRequest(source=str(tmp_path / "both"), validation=0.1), TEXT.task)
     with pytest.raises(Refused, match=r"'.*lost\.jsonl' does not exist"):
         validate_data(DataRequest(source=a, validation=str(tmp_path / "lost.jsonl")), "sequence-classification")
