@@ -190,9 +190,9 @@ def _write_samples(job: Job) -> Written:
     )
     arrays = {split.name: create_arrays(job.folder, split) for split in splits}
     _write_rows(job, encoder, rows_by_split, arrays)
-    untaught: list[str] = []
+    texts, untaught = sum(map(len, rows_by_split.values())), list[str]()
     if predicts_tokens(spec.task):
-        splits, untaught = _without_untaught(job, encoder, splits, arrays)
+        splits, untaught = _without_untaught(job, encoder, splits, arrays, rows_by_split)
     return Written(
         labels=classes.names,
         splits=splits,
@@ -200,7 +200,7 @@ def _write_samples(job: Job) -> Written:
         notes=(
             *classes.notes,
             *unread_notes(job),
-            *(() if isinstance(encoder, ImageEncoder) else encoder.notes(sum(map(len, rows_by_split.values())))),
+            *(() if isinstance(encoder, ImageEncoder) else encoder.notes(texts)),
             *untaught,
             *_dim_notes(surveys.values()),
             *_training_notes(job, classes, surveys, rows_by_split, arrays),
@@ -310,10 +310,14 @@ def _write_rows(
 
 
 def _without_untaught(
-    job: Job, encoder: Encoder, splits: tuple[SplitInfo, ...], arrays: dict[str, dict[str, Array]]
+    job: Job,
+    encoder: Encoder,
+    splits: tuple[SplitInfo, ...],
+    arrays: dict[str, dict[str, Array]],
+    rows_by_split: dict[str, RowIndices],
 ) -> tuple[tuple[SplitInfo, ...], list[str]]:
-    """Splits whose arrays are written anew without the samples that hold no token to learn, and sentences that count
-    them; Refused: no other is left."""
+    """Splits whose arrays are written anew without the samples that hold no token to learn, which leave the rows too,
+    and sentences that count them; Refused: no other is left."""
     first = int(job.spec.task != SEQ2SEQ)  # nothing comes before the first token of a text
     kept, notes = [], []
     for split in splits:
@@ -333,11 +337,13 @@ def _without_untaught(
         notes.append(
             f"{split.samples - len(taught)} of {split.samples} {split.name} samples are left out: no token to learn"
         )
-        rows = {name: array[taught] for name, array in arrays[split.name].items()}
-        shutil.rmtree(job.folder / split.name)
+        rows_by_split[split.name] = rows_by_split[split.name][taught]
+        whole = arrays[split.name]
+        shutil.rmtree(job.folder / split.name)  # whose arrays stay mapped
         arrays[split.name] = create_arrays(job.folder, fewer)
         for name, array in arrays[split.name].items():
-            array[:] = rows[name]
+            for row in range(0, len(taught), CHUNK_SAMPLES):
+                array[row : row + CHUNK_SAMPLES] = whole[name][taught[row : row + CHUNK_SAMPLES]]
             array.flush()  # type: ignore[attr-defined]  # a memmap
     return tuple(kept), notes
 
