@@ -25,21 +25,24 @@ DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", 
 SHARD = re.compile(r"(?P<before>.*?)(?P<number>\d{1,6})-of-(?P<total>\d{1,6})(?!\d).*")
 
 
-def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Path, ...]]:
-    """Data files by split name, in sorted order; if no file names a split, all files are `train`.
+def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tuple[Path, ...]], tuple[str, ...]]:
+    """Data files by split name, in sorted order, and a sentence that names others which may hold rows, if there are.
 
-    Raises Refused if `needs_train` and no file trains, if names are unclear, if some name a split and others none,
-    if one that names a split cannot be read in a folder (nobody would notice), and if the folder's card says otherwise.
+    If no file names a split, all files are `train`. Raises Refused if `needs_train` and no file trains, if names are
+    unclear, if some name a split and others none, if those of a split are all of kinds that are not read in a folder,
+    and if the folder's card says otherwise.
     """
     saved = _saved_to_disk(folder)
     if saved:
-        return saved
-    _check_kinds(folder)
-    files = data_files(folder)
+        return saved, ()
+    every = _files(folder, (*SUFFIXES, *OTHER_SUFFIXES))
+    files = [file for file in every if file.suffix.lower() in SUFFIXES]
+    others = [file for file in every if file.suffix.lower() in OTHER_SUFFIXES and file.name.lower() not in DESCRIPTIONS]
     check_shards(files)
     splits: dict[str, list[Path]] = {}
     for file in files:
         splits.setdefault(_split_of(folder, file), []).append(file)
+    _check_kinds(folder, [file for file in others if _nearest_names(file.relative_to(folder)) - splits.keys()])
     if set(splits) == {NO_SPLIT}:
         _check_joined(folder, {file: _nearest(file.relative_to(folder), joined_names) for file in files})
         splits = {TRAIN: files}
@@ -54,7 +57,7 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
     _check_all_named(folder, splits)
     given = {name: tuple(found) for name, found in splits.items()}
     check_card(folder, given)
-    return given
+    return given, _unread_notes(folder, others)
 
 
 def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
@@ -107,19 +110,13 @@ def check_shards(files: Iterable[Path]) -> None:
             )
 
 
-def unread_file_notes(folder: Path) -> tuple[str, ...]:
-    """A sentence that names the files of a folder that may hold rows, and are not read; empty if there is none."""
-    others = [] if _saved_to_disk(folder) else _other_files(folder)
+def _unread_notes(folder: Path, others: list[Path]) -> tuple[str, ...]:
     if not others:
         return ()
     return (
         f"of the files of {folder.resolve().name}, those in {', '.join(SUFFIXES)} are read; not read: "
         f"{_listed(folder, others)}",
     )
-
-
-def _other_files(folder: Path) -> list[Path]:
-    return [file for file in _files(folder, OTHER_SUFFIXES) if file.name.lower() not in DESCRIPTIONS]
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -132,9 +129,8 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     )
 
 
-def _check_kinds(folder: Path) -> None:
-    """Refuse files that name a split, and that nobody reads."""
-    unread = [file for file in _other_files(folder) if _nearest_names(file.relative_to(folder))]
+def _check_kinds(folder: Path, unread: list[Path]) -> None:
+    """Refuse files of splits of which no table is read."""
     if unread:
         raise Told(
             "{}: {} would not be read, since of a folder only {suffixes} files are; save it as one of these, take it "

@@ -15,7 +15,7 @@ from pathlib import Path
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
-from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits, unread_file_notes
+from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits
 from fleetune.data.image_folders import image_folder_source
 from fleetune.data.labelled_split import labelled_split
 from fleetune.data.named_datasets import (
@@ -129,15 +129,18 @@ def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> D
     if request.source in BUILTIN_SOURCES:
         return BUILTIN_SOURCES[request.source]()
     path = source_path(request.source)
-    check_has_files(request, _has_files(path))
+    has_files = _has_files(path)
+    check_has_files(request, has_files)
     if path is None:
         return hub_source(request, task)
-    has_images_only = path.is_dir() and not data_files(path)
-    pictures = image_folder_source(path, request, needs_train) if has_images_only else None
+    if not path.is_dir():
+        return _tables(request, task, {TRAIN: (path,)}, None)
+    pictures = None if has_files else image_folder_source(path, request, needs_train)
     if pictures is not None:
         return pictures
-    splits = newest(request, folder_splits(path, needs_train)) if path.is_dir() else {"train": (path,)}
-    return _tables(request, task, splits, path if path.is_dir() else None)
+    splits, notes = folder_splits(path, needs_train)
+    opened = _tables(request, task, newest(request, splits), path)
+    return replace(opened, notes=(*opened.notes, *notes))
 
 
 def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
@@ -159,11 +162,7 @@ def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ..
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
-        notes=(
-            *unlabelled_notes,
-            *unread_notes(source_name(request), splits, tested),
-            *(unread_file_notes(folder) if folder is not None else ()),
-        ),
+        notes=(*unlabelled_notes, *unread_notes(source_name(request), splits, tested)),
     )
 
 
@@ -310,7 +309,7 @@ def _older_files(request: DataRequest, folder: Path) -> frozenset[Path]:
     """Data files that `newest_files` leaves unread."""
     if request.newest_files is None:
         return frozenset()
-    splits = folder_splits(folder)
+    splits, _ = folder_splits(folder)
     kept = newest(request, splits)
     return frozenset(file for name, files in splits.items() for file in files if file not in kept[name])
 

@@ -163,7 +163,7 @@ def test_hidden_files_are_no_data(tmp_path: Path) -> None:
     assert (data.size("train"), data.size("test")) == (20, 20)
 
 
-@pytest.mark.parametrize("name", ["test.json", "test.tsv", "dev.NDJSON", "test.jsonl.gz", "val/a.zip", "train.txt"])
+@pytest.mark.parametrize("name", ["test.json", "test.tsv", "dev.NDJSON", "test.jsonl.gz", "val/a.zip"])
 def test_a_split_in_a_file_that_is_not_read_is_refused(name: str, tmp_path: Path) -> None:
     """Bug: train.jsonl beside test.json was trained on and tested on a share of itself, without a word."""
     folder(tmp_path / "set", "train.jsonl", name)
@@ -172,6 +172,14 @@ def test_a_split_in_a_file_that_is_not_read_is_refused(name: str, tmp_path: Path
     (tmp_path / "set" / "train.jsonl").unlink()
     with pytest.raises(Refused, match=rf"{name} would not be read"):
         validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
+def test_files_beside_the_tables_of_their_split_are_told(tmp_path: Path) -> None:
+    """Bug: a README.txt or the results of a test beside whole tables were refused."""
+    others = ("test_results.json", "train/README.txt", "train/metadata.json", "train_stats.json")
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", "train/a.jsonl", "test.jsonl", *others))
+    assert (data.size("train"), data.size("test")) == (20, 20)
+    assert [note.endswith(f"not read: {', '.join(others)}") for note in data.info.notes] == [True]
 
 
 def test_files_that_are_not_read_are_told(tmp_path: Path) -> None:
