@@ -44,7 +44,7 @@ def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tup
         splits.setdefault(_split_of(folder, file), []).append(file)
     _check_kinds(folder, [file for file in others if _nearest_names(file.relative_to(folder)) - splits.keys()])
     if set(splits) == {NO_SPLIT}:
-        _check_joined(folder, {file: _nearest(file.relative_to(folder), joined_names) for file in files})
+        _check_joined(folder, files)
         splits = {TRAIN: files}
     if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
         raise Told(
@@ -69,9 +69,7 @@ def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
     named = {file: _nearest_names(file.relative_to(below)) for file in files}
     tested = {file: min(words) for file, words in named.items() if len(words) == 1 and TRAIN not in words}
     if not tested or {TRAIN} not in named.values():
-        joined = {file: _nearest(file.relative_to(below), joined_names) for file in files}
-        if {TRAIN} in joined.values() and any(names and TRAIN not in names for names in joined.values()):
-            _check_joined(Path(below), joined)
+        _check_joined(Path(below), files)
         return {TRAIN: files}
     splits = {TRAIN: tuple(file for file in files if file not in tested)}
     for file, name in tested.items():
@@ -187,9 +185,10 @@ def _nearest(relative: Path, names: Callable[[str], frozenset[str]]) -> frozense
     return next((found for part in reversed(relative.parts) if (found := names(part))), frozenset())
 
 
-def _check_joined(folder: Path, joined: Mapping[Path, frozenset[str]]) -> None:
-    """Refuse files of which some, and not all, may mean a split by a word that is joined to others."""
-    if len(set(joined.values())) > 1:
+def _check_joined(folder: Path, files: Iterable[Path]) -> None:
+    """Refuse files of which some may mean to train, and others to test, by a word that is joined to others."""
+    joined = {file: _nearest(file.relative_to(folder), joined_names) for file in files}
+    if {TRAIN} in joined.values() and any(names and TRAIN not in names for names in joined.values()):
         raise Told(
             "{}: it is not clear which files train, since {} may name splits; have {train} or a test split ({tests}) "
             "as a word of its own in their names, such as imdb-train.jsonl, or none of these at either end of a word",
