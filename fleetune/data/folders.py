@@ -22,7 +22,9 @@ OTHER_SUFFIXES = (
 """Files that may hold rows, and are not read in a folder."""
 DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 """Files of the `datasets` package that hold no rows."""
-SHARD = re.compile(r"(?P<before>.*?)(?P<number>\d{1,6})-of-(?P<total>\d{1,6})(?!\d).*")
+SHARD = re.compile(r"(?P<before>.*?)(?P<number>\d{1,6})-of-(?P<total>\d{1,6})(?!\d)(-[0-9a-f]{6,}(?=\.))?(?P<after>.*)")
+WIDTH = 5
+"""Digits of both numbers in names of the hub's files."""
 
 
 def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tuple[Path, ...]], tuple[str, ...]]:
@@ -83,19 +85,22 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def check_shards(files: Iterable[Path]) -> None:
-    """Refuse missing and repeated files, by names such as `train-00001-of-00003`, numbered from 0 or from 1."""
-    found: dict[tuple[Path, str, str], dict[int, str]] = {}
+    """Refuse missing and repeated files, by names such as `train-00001-of-00003`, numbered from 0 or from 1.
+
+    A single file counts if its numbers are written as the hub's are; of others, such as `top-10-of-2023`, two.
+    """
+    found: dict[tuple[Path, str, str, str], dict[int, str]] = {}
     for file in files:
         if shard := SHARD.fullmatch(file.name):
-            numbers = found.setdefault((file.parent, shard["before"], shard["total"]), {})
+            numbers = found.setdefault((file.parent, shard["before"], shard["total"], shard["after"]), {})
             if int(shard["number"]) in numbers:
                 raise Told("{}: another file has its number, too; take the older one of them out of the folder", file)
             numbers[int(shard["number"])] = shard["number"]
-    for (place, before, total), numbers in found.items():
+    for (place, before, total, _), numbers in found.items():
         first = 0 if 0 in numbers or int(total) not in numbers else 1
         width = len(next(iter(numbers.values())))
         gone = [number for number in range(first, first + int(total)) if number not in numbers]
-        if gone:
+        if gone and (len(numbers) > 1 or len(total) == width >= WIDTH):
             raise Told(
                 "{}: {} of {} files called {}*-of-{} are missing ({}); fetch them, or list what there is in data.files",
                 place,

@@ -116,16 +116,26 @@ def test_missing_shards_are_named(names: tuple[str, ...], missing: str, tmp_path
 
 def test_shards_that_are_there_twice_are_refused(tmp_path: Path) -> None:
     """Those of an older revision, with another hash in their names, were read beside the newer ones."""
-    folder(tmp_path / "set", "train-00000-of-00001-a1.jsonl", "train-00000-of-00001-b2.jsonl")
-    with pytest.raises(Refused, match=r"00001-b2\.jsonl: another file has its number, too; take the older one"):
+    folder(tmp_path / "set", "train-00000-of-00001-a1b2c3.jsonl", "train-00000-of-00001-b2c3d4.jsonl")
+    with pytest.raises(Refused, match=r"00001-b2c3d4\.jsonl: another file has its number, too; take the older one"):
         validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
 
 
 def test_whole_sets_of_shards_are_read(tmp_path: Path) -> None:
     """They are numbered from 0 or from 1; what stands behind their number may differ."""
-    names = ("train-00000-of-00002-a.jsonl", "train-00001-of-00002-b.jsonl", "test-1-of-2.jsonl", "test-2-of-2.jsonl")
+    train = ("train-00000-of-00002-a1b2c3.jsonl", "train-00001-of-00002-b2c3d4.jsonl")
+    names = (*train, "test-1-of-2.jsonl", "test-2-of-2.jsonl")
     data = prepared(tmp_path / "d", folder(tmp_path / "set", *names))
     assert (data.size("train"), data.size("test")) == (40, 40)
+
+
+@pytest.mark.parametrize(
+    "names", [("top-10-of-2023",), ("part-1-of-2.en", "part-1-of-2.de", "part-2-of-2.en", "part-2-of-2.de")]
+)
+def test_other_numbers_are_no_shards(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Bug: of top-10-of-2023, 2022 files were missing, and of two languages each had the number of the other."""
+    source = folder(tmp_path / "set", *(f"{name}.jsonl" for name in names))
+    assert len(open_source(DataRequest(source=str(source)), "sequence-classification").train) == len(names)
 
 
 def test_a_folder_that_is_renamed_to_a_split_is_noticed(tmp_path: Path) -> None:
