@@ -1,6 +1,7 @@
 """Writes the `data` artifact: a folder of arrays, split by split and in chunks of samples."""
 
 import shutil
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -236,14 +237,17 @@ def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
     shared, spec = job.asked.shared, job.spec
     if predicts_tokens(spec.task):
         return LabelMapping(names=(), label_ids={})
-    found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
+    found = Counter[str | int]()
+    for one in surveys.values():
+        rows = np.bincount(one.label_indices, minlength=len(one.labels))
+        found.update(dict(zip(one.labels, rows.tolist(), strict=True)))
     if predicts_number(spec.task):
         return LabelMapping(names=(job.source.label_column,), label_ids={})
     if shared is None:
         least = 1 if predicts_labels(spec.task) else 2
         _refuse_ids(job, surveys[TRAIN])
         return map_labels(found, job.source, spec.labels, job.asked.local_labels, least)
-    spelled = spell_labels(found, job.source)
+    spelled = spell_labels(frozenset(found), job.source)
     return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
 
 
