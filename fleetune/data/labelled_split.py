@@ -3,10 +3,11 @@
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 
 from fleetune.contracts.tasks import predicts_tokens
 from fleetune.data.splits import TEST_NAMES, TRAIN
-from fleetune.data.tables import Table
+from fleetune.data.tables import ArrowTable, Table
 
 UNKNOWN = ("-1", "-1.0")
 """What test splits such as those of GLUE have where they do not tell a label."""
@@ -52,6 +53,7 @@ def _unknown(tested: Iterable[Table], column: str) -> set[str]:
 def _labels(tables: Iterable[Table], column: str) -> Iterator[str]:
     """Labels as texts; empty for none."""
     for table in tables:
-        for _, values in table.rows():
+        narrow = replace(table, only=column) if isinstance(table, ArrowTable) else table
+        for _, values in narrow.rows():
             value = values.get(column)
             yield "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value).strip()

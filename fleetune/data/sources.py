@@ -38,7 +38,7 @@ from fleetune.data.splits import (
     split_names,
     unread_notes,
 )
-from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, only_column, open_table
+from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.data.tokenization import chat_template_text
 from fleetune.filesystem import check_symlinks, expanded, file_digest
 
@@ -148,12 +148,7 @@ def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ..
     def opened(split: str) -> tuple[Table, ...]:
         return tuple(open_table(file) for file in splits.get(split, ()))
 
-    tested, unlabelled_notes = labelled_split(
-        splits,
-        lambda split: tuple(only_column(table, request.label_column) for table in opened(split)),
-        request.label_column,
-        task,
-    )
+    tested, unlabelled_notes = labelled_split(splits, opened, request.label_column, task)
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -207,7 +207,6 @@ class ArrowTable:
     path: Path
     schema: pa.Schema
     batches: Callable[[Path, list[str]], Iterator[pa.RecordBatch]]
-    """Opens those of some columns."""
     only: str | None = None
     """The column that is read; None: all."""
     row_noun: str = "row"
@@ -229,9 +228,8 @@ class ArrowTable:
     def rows(self) -> Rows:
         """Yield (number from 1, column -> value) of every row; keys of null within values are left out."""
         number = 0
-        read = [name for name in self.columns if self.only in (None, name)]
         try:
-            for batch in self.batches(self.path, read):
+            for batch in self.batches(self.path, [name for name in self.columns if self.only in (None, name)]):
                 for values in batch.to_pylist():
                     number += 1
                     yield number, without_nulls(values)
@@ -242,11 +240,6 @@ class ArrowTable:
                 first_line(error),
                 number=number,
             ) from None
-
-
-def only_column(table: Table, column: str) -> Table:
-    """A table whose rows need have no other column: files by column read just that one."""
-    return replace(table, only=column) if isinstance(table, ArrowTable) else table
 
 
 def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
