@@ -410,6 +410,21 @@ def test_every_image_counts_for_the_digest(tmp_path: Path) -> None:
     assert content_digest(request) != before
 
 
+def test_an_image_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: each file was opened once more, to see whether it is a pointer of Git LFS."""
+    picture(tmp_path / "1.png", 250)
+    opened: list[Path] = []
+    plain = Path.open
+
+    def counted(path: Path, *mode: Any, **more: Any) -> Any:
+        opened.append(path)
+        return plain(path, *mode, **more)
+
+    monkeypatch.setattr(Path, "open", counted)
+    assert as_image("x", tmp_path / "1.png", None).max() == 250 / 255
+    assert opened == [tmp_path / "1.png"]
+
+
 def test_a_broken_image_is_named(tmp_path: Path) -> None:
     """The refusal names the image file as well as its number."""
     (zoo(tmp_path / "set") / "cat" / "3.png").write_bytes(b"no image")
