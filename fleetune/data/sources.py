@@ -35,7 +35,6 @@ from fleetune.data.splits import (
     check_test_rows,
     held_out_count,
     newest,
-    split_names,
     unread_notes,
 )
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
@@ -102,7 +101,7 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
     A link counts by its own name, as in the hub's cache, where what it points to has none. A file that is named twice
     is read once, unless one name trains and the other is tested on.
     """
-    found: dict[tuple[Path, frozenset[str]], Path] = {}
+    found = dict[Path, None]()
     for pattern in request.files:
         path = expanded(pattern)
         matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
@@ -113,8 +112,12 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
         for file in matched:
             if not file.is_file():
                 raise Told("data: files names {}, which is no file; give its files, such as {}/*.jsonl", file, file)
-            found.setdefault((file.resolve(), split_names(file.name)), file.absolute())
-    return tuple(found.values())
+            found[file.absolute()] = None
+    split_of = {file: split for split, files in listed_splits(tuple(found)).items() for file in files}
+    kept = dict[tuple[Path, str], Path]()
+    for file in found:
+        kept.setdefault((file.resolve(), split_of[file]), file)
+    return tuple(kept.values())
 
 
 def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> DataSource:

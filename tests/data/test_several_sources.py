@@ -66,6 +66,24 @@ def test_links_of_two_splits_to_one_file_are_both_read(tmp_path: Path) -> None:
     assert "20 of 20 test rows are also training rows" in data.info.notes[0]
 
 
+def test_links_of_one_split_to_one_file_are_read_once(tmp_path: Path) -> None:
+    """Bug: train.csv and a link to it that names no split were both trained on, so that each row counted twice."""
+    json_lines(tmp_path / "train.jsonl", FRUITS)
+    (tmp_path / "data.jsonl").symlink_to(tmp_path / "train.jsonl")
+    data = made(tmp_path / "d", DataRequest(files=(str(tmp_path / "*.jsonl"),)))
+    assert data.size("train") + data.size("test") == 20
+
+
+def test_links_in_folders_of_two_splits_are_both_read(tmp_path: Path) -> None:
+    """Bug: train/a.jsonl and test/a.jsonl that are links to one file were read as one, which trained."""
+    json_lines(tmp_path / "a1b2", FRUITS)
+    for name in ("train", "test"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").symlink_to(tmp_path / "a1b2")
+    data = made(tmp_path / "d", DataRequest(files=(str(tmp_path / "*" / "a.jsonl"),)))
+    assert (data.size("train"), data.size("test")) == (20, 20)
+
+
 def test_a_file_that_joins_a_pattern_is_noticed(shelves: Path) -> None:
     """The digest covers what the pattern matches now, by name and content."""
     request = DataRequest(files=(str(shelves / "?.jsonl"),))
