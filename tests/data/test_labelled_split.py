@@ -1,18 +1,19 @@
 """A test split whose labels nobody tells, as those of GLUE, is not tested on."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.labelled_split import labelled_split
 from fleetune.data.sources import open_source
+from fleetune.data.tables import InMemoryTable
 from fleetune.errors import Refused
 from tests.support.data.samples import CAUSAL, TEXT, json_lines, prepared, texts
 
@@ -79,26 +80,34 @@ def test_models_of_tokens_are_tested_on_rows_without_labels(tmp_path: Path) -> N
     assert not open_source(DataRequest(source=str(source)), TEXT.task).test
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_no_column_but_that_of_labels_is_read(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug: every image of the training rows was read to see whether -1 is one of their labels, once for each split."""
+def test_no_column_but_that_of_labels_is_read(tmp_path: Path) -> None:
+    """Bug: every image of the training rows was read to see whether -1 is one of their labels: here none can be."""
+    for split, label in (("train", 1), ("test", -1)):
+        file = tmp_path / f"{split}.parquet"
+        pq.write_table(pa.table({"image": [b"x" * 9] * 4, "label": [label] * 4}), file)
+        images = pq.read_metadata(file).row_group(0).column(0)
+        content = bytearray(file.read_bytes())
+        content[4 : 4 + images.total_compressed_size] = bytes(images.total_compressed_size)
+        file.write_bytes(content)
+    source = open_source(DataRequest(source=str(tmp_path)), "image-classification")
+    assert not source.test
+    with pytest.raises(Refused, match=r"train\.parquet: cannot be read after row 0"):
+        list(source.train[0].rows())
+
+
+def test_labels_of_training_rows_are_looked_at_once() -> None:
+    """Bug: they were read once for each split whose labels are all -1."""
     read = []
 
-    def counted(row: Mapping[str, Any]) -> dict[str, Any]:
-        read.append(tuple(row))
-        return dict(row)
+    class Counted(InMemoryTable):
+        def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+            read.append(self.name)
+            return super().rows()
 
-    (tmp_path / "set").mkdir()
-    for split, label in (("train", 1), ("val", -1), ("test", -1)):
-        table = pa.table({"image": [b"x" * 9] * 4, "label": [label] * 4})
-        if suffix == "parquet":
-            pq.write_table(table, tmp_path / "set" / f"{split}.parquet")
-        else:
-            pa.feather.write_feather(table, str(tmp_path / "set" / f"{split}.arrow"), compression="uncompressed")
-    monkeypatch.setattr("fleetune.data.tables.without_nulls", counted)
-    source = open_source(DataRequest(source=str(tmp_path / "set")), "image-classification")
-    assert read == [("label",)] * 12 and not source.test
-    assert [tuple(row) for _, row in source.train[0].rows()] == [("image", "label")] * 4
+    labels = {"train": 1, "val": -1, "test": -1}
+    tables = {name: (Counted(name=name, values=({"label": label},)),) for name, label in labels.items()}
+    assert labelled_split(labels, tables.__getitem__, "label", TEXT.task)[0] == ""
+    assert sorted(read) == ["test", "train", "val"]
 
 
 def test_a_test_split_of_the_hub_without_labels_is_not_tested_on(
