@@ -34,7 +34,7 @@ def check_one_set(folder: Path, files: Collection[Path]) -> dict[str, dict[Path,
 
 
 def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
-    """Refuse files, by split, that a folder's card gives to several sets, or to other splits."""
+    """Refuse files, by split, that a folder's card gives to several sets, to none, or to train where they test."""
     sets = check_one_set(folder, [file for files in splits.values() for file in files])
     for given in sets.values():
         for name, files in splits.items():
@@ -42,7 +42,8 @@ def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
                 (
                     file
                     for file in files
-                    if given.get(file, frozenset()) not in (frozenset({name}), frozenset({BY_NAME}))
+                    if BY_NAME not in given.get(file, ())
+                    and (file not in given or (TRAIN in given[file]) != (name == TRAIN))
                 ),
                 None,
             )
@@ -62,7 +63,11 @@ def _splits_by_file(folder: Path, files: Collection[Path], patterns: Patterns) -
     found: dict[Path, frozenset[str]] = {}
     for file in files:
         name = file.relative_to(folder).as_posix()
-        given = [split for split, pattern in patterns if fnmatch(name, pattern) or fnmatch(name, f"{pattern}/*")]
+        given = [
+            split
+            for split, pattern in patterns
+            if any(fnmatch(name, each) for each in (pattern, f"{pattern}/*", pattern.replace("**/", "")))
+        ]
         only = len({split for split, _ in patterns}) == 1
         if given:
             found[file] = frozenset(

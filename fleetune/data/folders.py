@@ -22,26 +22,31 @@ OTHER_SUFFIXES = (
 """Files that may hold rows, and are not read in a folder."""
 DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 """Files of the `datasets` package that hold no rows."""
-SHARD = re.compile(r"(?P<before>.*?)(?P<number>\d{1,6})-of-(?P<total>\d{1,6})(?!\d).*")
+SHARD = re.compile(r"(?P<before>.*?)(?P<number>\d{1,6})-of-(?P<total>\d{1,6})(?!\d)(-[0-9a-f]{6,}(?=\.))?(?P<after>.*)")
+WIDTH = 5
+"""Digits of both numbers in names of the hub's files."""
 
 
-def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Path, ...]]:
-    """Data files by split name, in sorted order; if no file names a split, all files are `train`.
+def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tuple[Path, ...]], tuple[str, ...]]:
+    """Data files by split name, in sorted order, and a sentence that names others which may hold rows, if there are.
 
-    Raises Refused if `needs_train` and no file trains, if names are unclear, if some name a split and others none,
-    if one that names a split cannot be read in a folder (nobody would notice), and if the folder's card says otherwise.
+    If no file names a split, all files are `train`. Raises Refused if `needs_train` and no file trains, if names are
+    unclear, if some name a split and others none, if those of a split are all of kinds that are not read in a folder,
+    and if the folder's card says otherwise.
     """
     saved = _saved_to_disk(folder)
     if saved:
-        return saved
-    _check_kinds(folder)
-    files = data_files(folder)
+        return saved, ()
+    every = _files(folder, (*SUFFIXES, *OTHER_SUFFIXES))
+    files = [file for file in every if file.suffix.lower() in SUFFIXES]
+    others = [file for file in every if file.suffix.lower() in OTHER_SUFFIXES and file.name.lower() not in DESCRIPTIONS]
     check_shards(files)
     splits: dict[str, list[Path]] = {}
     for file in files:
         splits.setdefault(_split_of(folder, file), []).append(file)
+    _check_kinds(folder, [file for file in others if _nearest_names(file.relative_to(folder)) - splits.keys()])
     if set(splits) == {NO_SPLIT}:
-        _check_joined(folder, {file: _nearest(file.relative_to(folder), joined_names) for file in files})
+        _check_joined(folder, files)
         splits = {TRAIN: files}
     if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
         raise Told(
@@ -54,7 +59,7 @@ def folder_splits(folder: Path, needs_train: bool = True) -> dict[str, tuple[Pat
     _check_all_named(folder, splits)
     given = {name: tuple(found) for name, found in splits.items()}
     check_card(folder, given)
-    return given
+    return given, _unread_notes(folder, others)
 
 
 def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
@@ -66,9 +71,7 @@ def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
     named = {file: _nearest_names(file.relative_to(below)) for file in files}
     tested = {file: min(words) for file, words in named.items() if len(words) == 1 and TRAIN not in words}
     if not tested or {TRAIN} not in named.values():
-        joined = {file: _nearest(file.relative_to(below), joined_names) for file in files}
-        if {TRAIN} in joined.values() and any(names and TRAIN not in names for names in joined.values()):
-            _check_joined(Path(below), joined)
+        _check_joined(Path(below), files)
         return {TRAIN: files}
     splits = {TRAIN: tuple(file for file in files if file not in tested)}
     for file, name in tested.items():
@@ -82,19 +85,22 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def check_shards(files: Iterable[Path]) -> None:
-    """Refuse missing and repeated files, by names such as `train-00001-of-00003`, numbered from 0 or from 1."""
-    found: dict[tuple[Path, str, str], dict[int, str]] = {}
+    """Refuse missing and repeated files, by names such as `train-00001-of-00003`, numbered from 0 or from 1.
+
+    A single file counts if its numbers are written as the hub's are; of others, such as `top-10-of-2023`, two.
+    """
+    found: dict[tuple[Path, str, str, str], dict[int, str]] = {}
     for file in files:
         if shard := SHARD.fullmatch(file.name):
-            numbers = found.setdefault((file.parent, shard["before"], shard["total"]), {})
+            numbers = found.setdefault((file.parent, shard["before"], shard["total"], shard["after"]), {})
             if int(shard["number"]) in numbers:
                 raise Told("{}: another file has its number, too; take the older one of them out of the folder", file)
             numbers[int(shard["number"])] = shard["number"]
-    for (place, before, total), numbers in found.items():
+    for (place, before, total, _), numbers in found.items():
         first = 0 if 0 in numbers or int(total) not in numbers else 1
         width = len(next(iter(numbers.values())))
         gone = [number for number in range(first, first + int(total)) if number not in numbers]
-        if gone:
+        if gone and (len(numbers) > 1 or len(total) == width >= WIDTH):
             raise Told(
                 "{}: {} of {} files called {}*-of-{} are missing ({}); fetch them, or list what there is in data.files",
                 place,
@@ -107,19 +113,13 @@ def check_shards(files: Iterable[Path]) -> None:
             )
 
 
-def unread_file_notes(folder: Path) -> tuple[str, ...]:
-    """A sentence that names the files of a folder that may hold rows, and are not read; empty if there is none."""
-    others = [] if _saved_to_disk(folder) else _other_files(folder)
+def _unread_notes(folder: Path, others: list[Path]) -> tuple[str, ...]:
     if not others:
         return ()
     return (
         f"of the files of {folder.resolve().name}, those in {', '.join(SUFFIXES)} are read; not read: "
         f"{_listed(folder, others)}",
     )
-
-
-def _other_files(folder: Path) -> list[Path]:
-    return [file for file in _files(folder, OTHER_SUFFIXES) if file.name.lower() not in DESCRIPTIONS]
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -132,9 +132,8 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     )
 
 
-def _check_kinds(folder: Path) -> None:
-    """Refuse files that name a split, and that nobody reads."""
-    unread = [file for file in _other_files(folder) if _nearest_names(file.relative_to(folder))]
+def _check_kinds(folder: Path, unread: list[Path]) -> None:
+    """Refuse files of splits of which no table is read."""
     if unread:
         raise Told(
             "{}: {} would not be read, since of a folder only {suffixes} files are; save it as one of these, take it "
@@ -191,9 +190,10 @@ def _nearest(relative: Path, names: Callable[[str], frozenset[str]]) -> frozense
     return next((found for part in reversed(relative.parts) if (found := names(part))), frozenset())
 
 
-def _check_joined(folder: Path, joined: Mapping[Path, frozenset[str]]) -> None:
-    """Refuse files of which some, and not all, may mean a split by a word that is joined to others."""
-    if len(set(joined.values())) > 1:
+def _check_joined(folder: Path, files: Iterable[Path]) -> None:
+    """Refuse files of which some may mean to train, and others to test, by a word that is joined to others."""
+    joined = {file: _nearest(file.relative_to(folder), joined_names) for file in files}
+    if {TRAIN} in joined.values() and any(names and TRAIN not in names for names in joined.values()):
         raise Told(
             "{}: it is not clear which files train, since {} may name splits; have {train} or a test split ({tests}) "
             "as a word of its own in their names, such as imdb-train.jsonl, or none of these at either end of a word",

@@ -142,11 +142,12 @@ def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
 
 
 def _check_classes(place: _Place) -> None:
-    """Refuse folders that may be those of splits: each holds only folders, and the same, or some mean splits."""
+    """Refuse folders that may be those of splits, as some of their names say: each holds only folders, and the same, or
+    one trains."""
     inside = [{each.path.name for each in one.folders} for one in place.folders]
     joined = {joined_names(one.path.name) for one in place.folders}
     alike = len(inside[0]) > 1 and all(names == inside[0] for names in inside) if inside[1:] else False
-    if not any(one.beside for one in place.folders) and (alike or ({TRAIN} in joined and len(joined) > 1)):
+    if not any(one.beside for one in place.folders) and len(joined) > 1 and (alike or {TRAIN} in joined):
         raise Told(
             "{}: it is not clear whether {} are classes or splits, since they hold nothing but folders ({}); call "
             "splits {train} and {tests}, or move the images of each class out of its folders",

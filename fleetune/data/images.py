@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fleetune.data.lfs_pointers import check_fetched
+from fleetune.data.lfs_pointers import check_content, check_fetched
 from fleetune.data.public_words import Told, noted
 from fleetune.errors import Refused
 
@@ -114,11 +114,10 @@ def _resolve_inside(location: str, name: str, folder: Path | None) -> Path:
 
 def _npy(location: str, path: Path) -> Any:
     try:
-        check_fetched(location, path)
         found = np.load(path, allow_pickle=False, mmap_mode="r")  # mapped: the header may claim any size
-    except Told:
-        raise
     except (OSError, ValueError, EOFError, OverflowError) as error:
+        if not isinstance(error, OSError):
+            check_fetched(location, path)
         raise Told("{location}: cannot be read as an array ({})", error, location=location) from None
     _check_pixel_count(location, found.size // MAX_CHANNELS)
     return found
@@ -126,14 +125,15 @@ def _npy(location: str, path: Path) -> Any:
 
 def _read(location: str, path: Path) -> bytes:
     try:
-        check_fetched(location, path)
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise Told(
             "{location}: cannot be read ({}); give a readable file",
             error.strerror,
             location=location,
         ) from None
+    check_content(location, content)
+    return content
 
 
 def _decoded(location: str, encoded: bytes) -> Any:

@@ -1,6 +1,7 @@
 """Label mapping: assigns class ids to labels, the model's own ids where it has classes, else in sorted order."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -45,25 +46,22 @@ class LabelMapping:
 
 
 def map_labels(
-    found: frozenset[RawLabel], source: DataSource, known: tuple[str, ...], others: Iterable[str] = (), least: int = 2
+    found: Mapping[RawLabel, int],
+    source: DataSource,
+    known: tuple[str, ...],
+    others: Iterable[str] = (),
+    least: int = 2,
 ) -> LabelMapping:
     """Assign class ids to the labels found in a source; `known` are the model's classes, empty for a new head.
 
-    others: names of labels in sources that lie elsewhere; all together are sorted then. Raises Refused for fewer than
-    `least` labels, for names mixed with integers, and for columns of fractions.
+    found: label -> its rows. others: names of labels in sources that lie elsewhere; all together are sorted then.
+    Raises Refused for fewer than `least` labels, for names mixed with integers, and for columns of fractions.
     """
     table_name, column = source.train[0].name, source.label_column
-    spelled = spell_labels(found, source)
+    spelled = spell_labels(frozenset(found), source)
     union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
     _check_alike(table_name, column, union)
-    whole = [int(name) for name in union if is_whole_number(name)]
-    if UNKNOWN in union and UNKNOWN not in known and min(whole) == -1 and 0 in whole and len(whole) == len(union):
-        raise Told(
-            "{}: column {column!r} has label -1 beside those from 0, as of rows without a class; leave those rows out, "
-            "or give the classes names, or numbers from 0, if -1 is one",
-            table_name,
-            column=column,
-        )
+    unknown_notes = () if UNKNOWN in known else _unknown_notes(table_name, column, union, found, spelled)
     if least == 1 and not union:
         raise Told("{}: no row has a label in column {column!r}; give some of them one", table_name, column=column)
     if len(union) < least:
@@ -83,6 +81,7 @@ def map_labels(
         ids_by_name={str(name): number for name, number in ids.items()},
         notes=(
             *(matched.notes if matched else ()),
+            *unknown_notes,
             *_case_notes(union),
             *_missing_notes(union),
             *_joined_notes(union, several=least == 1),
@@ -113,6 +112,27 @@ def _check_alike(table_name: str, column: str, names: Iterable[str]) -> None:
                 column=column,
                 alike="are one number" if isinstance(said, Decimal) else "look alike",
             )
+
+
+def _unknown_notes(
+    table_name: str, column: str, names: list[str], found: Mapping[RawLabel, int], spelled: Mapping[RawLabel, str]
+) -> tuple[str, ...]:
+    """Return a sentence that names -1 beside numbers from 0; Refused where fewer rows have it than any other."""
+    whole = [int(name) for name in names if is_whole_number(name)]
+    if UNKNOWN not in names or min(whole) != int(UNKNOWN) or 0 not in whole or len(whole) != len(names):
+        return ()
+    rows = Counter[str]()
+    for label, count in found.items():
+        rows[spelled[label]] += count
+    if rows[UNKNOWN] and rows[UNKNOWN] >= min(rows[name] for name in names if name != UNKNOWN):
+        return ("label -1 is a class like the others; if it stands for none, leave its rows out",)
+    raise Told(
+        "{}: column {column!r} has label -1 beside those from 0, in fewer rows than any other; if it is a class (as "
+        "negative, beside neutral and positive), give the classes names, or numbers from 0; if its rows have none, "
+        "leave them out",
+        table_name,
+        column=column,
+    )
 
 
 def _case_notes(names: Iterable[str]) -> tuple[str, ...]:
@@ -209,7 +229,9 @@ def _sorted_names(found: frozenset[RawLabel], table_name: str, column: str) -> d
     """label -> name, sorted; numerically if all labels are numbers. The number 1 and the text "1" are one class."""
     texts = [label for label in found if isinstance(label, str)]
     missing = sorted(filter(MISSING.fullmatch, texts))
-    if missing and all(NUMBER.fullmatch(text) or EXPONENT.fullmatch(text) for text in set(texts) - {*missing}):
+    if 0 < len(missing) < len(found) and all(
+        NUMBER.fullmatch(text) or EXPONENT.fullmatch(text) for text in set(texts) - {*missing}
+    ):
         raise Told(
             "{}: label {!r} in column {column!r}, among numbers, stands for none; fill it or leave its rows out",
             table_name,

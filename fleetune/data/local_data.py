@@ -62,7 +62,7 @@ def public_labels(request: DataRequest, spec: InputSpec) -> tuple[str, ...]:
     """Return the names of the labels of data.source."""
     if spec.task == "causal-lm":
         return ()
-    source = open_source(replace(request, local={}))
+    source = open_source(replace(request, local={}), spec.task)
     check_task(request, source, spec)
     found = survey_tables((*source.train, *source.test), source, spec, ignore_progress)
     return tuple(dict.fromkeys(spell_labels(frozenset(found.labels), source).values()))
@@ -80,7 +80,7 @@ def survey(
             "data.local: {task} cannot be learned from data that stay on devices; give data.source", task=spec.task
         )
     digest = content_digest(request)
-    source = open_source(request)
+    source = open_source(request, spec.task)
     check_task(request, source, spec)
     found = survey_tables(source.train, source, spec, progress)
     names: tuple[str, ...] = ()

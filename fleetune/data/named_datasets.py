@@ -138,7 +138,7 @@ class HubTable:
             yield number, without_nulls(values)
 
 
-def hub_source(request: DataRequest) -> DataSource:
+def hub_source(request: DataRequest, task: str) -> DataSource:
     """Open the data set's train split and its test split (validation if there is no test); a note names the others."""
     splits = _load(request.source, request.streaming)
     if "train" not in splits:
@@ -148,7 +148,7 @@ def hub_source(request: DataRequest) -> DataSource:
             source=request.source,
         )
     test, unlabelled_notes = labelled_split(
-        splits, lambda split: (_first_rows(request, split, splits[split]),), request.label_column
+        splits, lambda split: (_first_labels(request, split, splits[split]),), request.label_column, task
     )
     train_rows, test_rows = streamed_rows(request, bool(test)) if request.streaming else (None, None)
     return DataSource(
@@ -162,8 +162,10 @@ def hub_source(request: DataRequest) -> DataSource:
     )
 
 
-def _first_rows(request: DataRequest, split: str, dataset: Any) -> HubTable:
-    """A split, of a stream its first rows, to see whether they have labels."""
+def _first_labels(request: DataRequest, split: str, dataset: Any) -> HubTable:
+    """The labels of a split, of a stream those of its first rows."""
+    if request.label_column in (dataset.column_names or ()):
+        dataset = dataset.select_columns([request.label_column])  # else images of each row are decoded
     most = request.train_samples if split == TRAIN else request.test_samples
     return HubTable(name=f"{request.source} ({split})", dataset=dataset.take(most) if request.streaming else dataset)
 

@@ -32,7 +32,7 @@ def has_sequences(job: Job) -> bool:
     return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
 
 
-def unread_notes(job: Job) -> Iterator[str]:
+def unread_column_notes(job: Job) -> Iterator[str]:
     """Sentences if rows have messages or completions beside the text that is read, or other columns that are not."""
     table, text = job.source.train[0], job.source.text_column
     if job.spec.task == "causal-lm" and job.source.format is None and text in table.columns:
@@ -76,7 +76,7 @@ def write_sequences(job: Job) -> Written:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = [*unread_notes(job), *told, *encoder.notes(total)]
+    notes = [*unread_column_notes(job), *told, *encoder.notes(total)]
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:

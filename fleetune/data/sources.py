@@ -15,7 +15,7 @@ from pathlib import Path
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
-from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits, unread_file_notes
+from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits
 from fleetune.data.image_folders import image_folder_source
 from fleetune.data.labelled_split import labelled_split
 from fleetune.data.named_datasets import (
@@ -35,7 +35,6 @@ from fleetune.data.splits import (
     check_test_rows,
     held_out_count,
     newest,
-    split_names,
     unread_notes,
 )
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
@@ -52,9 +51,9 @@ BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label")
 """Columns of the built-in sets, which take seconds to build."""
 
 
-def open_source(request: DataRequest) -> DataSource:
-    """Open the tables of a request; Refused if the source does not exist or cannot be read."""
-    opened = _open_source(request)
+def open_source(request: DataRequest, task: str) -> DataSource:
+    """Open the tables of a request for a task; Refused if the source does not exist or cannot be read."""
+    opened = _open_source(request, task)
     if isinstance(request.validation, float) and opened.test:
         raise Told(
             "data: validation asks for a share ({validation}), but {named} has a test split of its own; leave "
@@ -63,7 +62,7 @@ def open_source(request: DataRequest) -> DataSource:
             named=request.named,
         )
     if isinstance(request.validation, str):
-        tested = _open_source(validation_request(request), needs_train=False)
+        tested = _open_source(validation_request(request), task, needs_train=False)
         notes = (*_replaced_notes(request, opened), *tested.notes)
         opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder, notes=notes)
         if opened.packed or tested.packed:
@@ -102,7 +101,7 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
     A link counts by its own name, as in the hub's cache, where what it points to has none. A file that is named twice
     is read once, unless one name trains and the other is tested on.
     """
-    found: dict[tuple[Path, frozenset[str]], Path] = {}
+    found = dict[Path, None]()
     for pattern in request.files:
         path = expanded(pattern)
         matched = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path), recursive=True))]
@@ -113,11 +112,15 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
         for file in matched:
             if not file.is_file():
                 raise Told("data: files names {}, which is no file; give its files, such as {}/*.jsonl", file, file)
-            found.setdefault((file.resolve(), split_names(file.name)), file.absolute())
-    return tuple(found.values())
+            found[file.absolute()] = None
+    split_of = {file: split for split, files in listed_splits(tuple(found)).items() for file in files}
+    kept = dict[tuple[Path, str], Path]()
+    for file in found:
+        kept.setdefault((file.resolve(), split_of[file]), file)
+    return tuple(kept.values())
 
 
-def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
+def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> DataSource:
     if request.streaming and not _is_remote(request.source):
         raise Told(
             "data: streaming is for sets on the Hugging Face hub, and {named} is read row by row anyway; leave "
@@ -125,27 +128,30 @@ def _open_source(request: DataRequest, needs_train: bool = True) -> DataSource:
             named=request.named,
         )
     if request.files:
-        return _tables(request, listed_splits(listed_files(request)), None)
+        return _tables(request, task, listed_splits(listed_files(request)), None)
     if request.source in BUILTIN_SOURCES:
         return BUILTIN_SOURCES[request.source]()
     path = source_path(request.source)
-    check_has_files(request, _has_files(path))
+    has_files = _has_files(path)
+    check_has_files(request, has_files)
     if path is None:
-        return hub_source(request)
-    has_images_only = path.is_dir() and not data_files(path)
-    pictures = image_folder_source(path, request, needs_train) if has_images_only else None
+        return hub_source(request, task)
+    if not path.is_dir():
+        return _tables(request, task, {TRAIN: (path,)}, None)
+    pictures = None if has_files else image_folder_source(path, request, needs_train)
     if pictures is not None:
         return pictures
-    splits = newest(request, folder_splits(path, needs_train)) if path.is_dir() else {"train": (path,)}
-    return _tables(request, splits, path if path.is_dir() else None)
+    splits, notes = folder_splits(path, needs_train)
+    opened = _tables(request, task, newest(request, splits), path)
+    return replace(opened, notes=(*opened.notes, *notes))
 
 
-def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
+def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
     @functools.cache
     def opened(split: str) -> tuple[Table, ...]:
         return tuple(open_table(file) for file in splits.get(split, ()))
 
-    tested, unlabelled_notes = labelled_split(splits, opened, request.label_column)
+    tested, unlabelled_notes = labelled_split(splits, opened, request.label_column, task)
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),
@@ -154,11 +160,7 @@ def _tables(request: DataRequest, splits: Mapping[str, tuple[Path, ...]], folder
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
-        notes=(
-            *unlabelled_notes,
-            *unread_notes(source_name(request), splits, tested),
-            *(unread_file_notes(folder) if folder is not None else ()),
-        ),
+        notes=(*unlabelled_notes, *unread_notes(source_name(request), splits, tested)),
     )
 
 
@@ -180,11 +182,11 @@ def validate_data(request: DataRequest, task: str) -> None:
         )
         check_task(request, stand_in, spec)
         if request.test_samples is not None and not stand_in.packed:
-            _check_test_rows(request, open_source(request), request.test_samples)
+            _check_test_rows(request, open_source(request, task), request.test_samples)
         return
     if is_remote(request):
         return
-    source = open_source(request)
+    source = open_source(request, task)
     check_task(request, source, spec)
     for tables in (source.train, source.test):
         first = next((example for table in tables for example in examples(table, source, spec)), None)
@@ -256,7 +258,7 @@ def source_name(request: DataRequest) -> str:
     return path.name if path.is_file() else path.resolve().name
 
 
-DATA_VERSION = 6
+DATA_VERSION = 7
 """Increased whenever this package would prepare different arrays from the same source."""
 
 
@@ -305,7 +307,7 @@ def _older_files(request: DataRequest, folder: Path) -> frozenset[Path]:
     """Data files that `newest_files` leaves unread."""
     if request.newest_files is None:
         return frozenset()
-    splits = folder_splits(folder)
+    splits, _ = folder_splits(folder)
     kept = newest(request, splits)
     return frozenset(file for name, files in splits.items() for file in files if file not in kept[name])
 

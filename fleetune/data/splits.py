@@ -33,8 +33,6 @@ NUMBERS = re.compile(r"(\d+)")
 NO_LETTERS = re.compile(r"[\W\d_]+")
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 JOINED = re.compile(r"^(train|test|valid)|(train|test|valid)$|^(val|dev|eval)(?=set|data|split|file)")
-NO_JOIN = frozenset({"attest", "contest", "greatest", "latest", "protest", "restrain", "strain", "trainer", "trainers"})
-"""Words that only look as if one of a split were joined to others."""
 
 
 def split_names(name: str) -> frozenset[str]:
@@ -44,7 +42,7 @@ def split_names(name: str) -> frozenset[str]:
 
 def joined_names(name: str) -> frozenset[str]:
     """The splits that a name has or may mean by a word that is joined to another: `trainset`, `imdbTest`."""
-    words = {word for word in NO_LETTERS.split(CAPITAL.sub(" ", name).lower()) if word not in NO_JOIN}
+    words = {*NO_LETTERS.split(CAPITAL.sub(" ", name).lower())}
     joined = {next(filter(None, found.groups())) for word in words if (found := JOINED.search(word))}
     return split_names(" ".join({*joined, *words}))
 

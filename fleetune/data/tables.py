@@ -206,7 +206,9 @@ class ArrowTable:
 
     path: Path
     schema: pa.Schema
-    batches: Callable[[Path], Iterator[pa.RecordBatch]]
+    batches: Callable[[Path, str | None], Iterator[pa.RecordBatch]]
+    only: str | None = None
+    """The column that is read; None: all."""
     row_noun: str = "row"
 
     @property
@@ -227,7 +229,7 @@ class ArrowTable:
         """Yield (number from 1, column -> value) of every row; keys of null within values are left out."""
         number = 0
         try:
-            for batch in self.batches(self.path):
+            for batch in self.batches(self.path, self.only):
                 for values in batch.to_pylist():
                     number += 1
                     yield number, without_nulls(values)
@@ -345,9 +347,9 @@ def _open_parquet(path: Path) -> Table:
     return ArrowTable(path=path, schema=schema, batches=_parquet_batches)
 
 
-def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(path: Path, only: str | None) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=BATCH_ROWS)
+        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=None if only is None else [only])
 
 
 def _open_arrow(path: Path) -> Table:
@@ -371,11 +373,11 @@ def _arrow_reader(path: Path, mapped: pa.MemoryMappedFile) -> pa.RecordBatchStre
     return reader
 
 
-def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(path: Path, only: str | None) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as mapped, _arrow_reader(path, mapped) as reader:
         for batch in _batches(reader):
             for first in range(0, batch.num_rows, BATCH_ROWS):
-                yield batch.slice(first, BATCH_ROWS)
+                yield batch.slice(first, BATCH_ROWS).select([n for n in batch.schema.names if only in (None, n)])
         if isinstance(reader, pa.RecordBatchStreamReader) and mapped.tell() != mapped.size():
             raise Told("{}: more follows after the end of its rows, and would not be read; write it again", path)
 

@@ -15,9 +15,9 @@ TEXTS, LETTERS, SHOWN = 200, 2000, 8
 
 def other_split(job: Job) -> Iterator[str]:
     """A sentence if the file splits one of the first texts otherwise. Of both, special tokens aside: transformers adds
-    them by other files."""
+    them by other files. Nothing of a stream, whose shuffle begins with thousands of rows each time it is read."""
     file = None if job.spec.tokenizer is None else job.spec.tokenizer / "tokenizer.json"
-    if not job.spec.is_text or file is None or not file.is_file():
+    if job.request.streaming or not job.spec.is_text or file is None or not file.is_file():
         return
     from tokenizers import Tokenizer
 

@@ -1,6 +1,7 @@
 """Writes the `data` artifact: a folder of arrays, split by split and in chunks of samples."""
 
 import shutil
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,7 +45,7 @@ from fleetune.data.prepared_data import (
     file_digests,
 )
 from fleetune.data.public_words import Told
-from fleetune.data.sequence_writer import has_sequences, unread_notes, write_documents, write_sequences
+from fleetune.data.sequence_writer import has_sequences, unread_column_notes, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
 from fleetune.data.tokenization import TextEncoder, check_length
@@ -88,7 +89,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
     """
     request, spec = asked.request, asked.spec
     check_lengths(request, spec)
-    source = open_source(request)
+    source = open_source(request, spec.task)
     check_task(request, source, spec)
     with _atomic_folder(folder) as part:
         job = Job(asked=asked, source=source, folder=part)
@@ -147,7 +148,8 @@ def check_lengths(request: DataRequest, spec: InputSpec) -> None:
 def read_through(request: DataRequest, spec: InputSpec, seed: int) -> None:
     """Read and check every row, and number the classes, as `write_data` does first, and write nothing."""
     check_lengths(request, spec)
-    job = Job(asked=Preparation(request=request, spec=spec, seed=seed), source=open_source(request), folder=Path())
+    asked = Preparation(request=request, spec=spec, seed=seed)
+    job = Job(asked=asked, source=open_source(request, spec.task), folder=Path())
     check_task(request, job.source, spec)
     if not job.source.packed and not has_sequences(job):
         _label_mapping(job, survey(job))
@@ -189,17 +191,17 @@ def _write_samples(job: Job) -> Written:
     )
     arrays = {split.name: create_arrays(job.folder, split) for split in splits}
     _write_rows(job, encoder, rows_by_split, arrays)
-    untaught: list[str] = []
+    texts, untaught = sum(map(len, rows_by_split.values())), list[str]()
     if predicts_tokens(spec.task):
-        splits, untaught = _without_untaught(job, encoder, splits, arrays)
+        splits, untaught = _without_untaught(job, encoder, splits, arrays, rows_by_split)
     return Written(
         labels=classes.names,
         splits=splits,
         pad_token_id=None if tokenizer is None else int(tokenizer.pad_token_id),
         notes=(
             *classes.notes,
-            *unread_notes(job),
-            *(() if isinstance(encoder, ImageEncoder) else encoder.notes(sum(map(len, rows_by_split.values())))),
+            *unread_column_notes(job),
+            *(() if isinstance(encoder, ImageEncoder) else encoder.notes(texts)),
             *untaught,
             *_dim_notes(surveys.values()),
             *_training_notes(job, classes, surveys, rows_by_split, arrays),
@@ -235,14 +237,17 @@ def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
     shared, spec = job.asked.shared, job.spec
     if predicts_tokens(spec.task):
         return LabelMapping(names=(), label_ids={})
-    found = frozenset[str | int]().union(*(one.labels for one in surveys.values()))
+    found = Counter[str | int]()
+    for one in surveys.values():
+        rows = np.bincount(one.label_indices, minlength=len(one.labels))
+        found.update(dict(zip(one.labels, rows.tolist(), strict=True)))
     if predicts_number(spec.task):
         return LabelMapping(names=(job.source.label_column,), label_ids={})
     if shared is None:
         least = 1 if predicts_labels(spec.task) else 2
         _refuse_ids(job, surveys[TRAIN])
         return map_labels(found, job.source, spec.labels, job.asked.local_labels, least)
-    spelled = spell_labels(found, job.source)
+    spelled = spell_labels(frozenset(found), job.source)
     return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
 
 
@@ -309,10 +314,14 @@ def _write_rows(
 
 
 def _without_untaught(
-    job: Job, encoder: Encoder, splits: tuple[SplitInfo, ...], arrays: dict[str, dict[str, Array]]
+    job: Job,
+    encoder: Encoder,
+    splits: tuple[SplitInfo, ...],
+    arrays: dict[str, dict[str, Array]],
+    rows_by_split: dict[str, RowIndices],
 ) -> tuple[tuple[SplitInfo, ...], list[str]]:
-    """Splits whose arrays are written anew without the samples that hold no token to learn, and sentences that count
-    them; Refused: no other is left."""
+    """Splits whose arrays are written anew without the samples that hold no token to learn, which leave the rows too,
+    and sentences that count them; Refused: no other is left."""
     first = int(job.spec.task != SEQ2SEQ)  # nothing comes before the first token of a text
     kept, notes = [], []
     for split in splits:
@@ -332,11 +341,13 @@ def _without_untaught(
         notes.append(
             f"{split.samples - len(taught)} of {split.samples} {split.name} samples are left out: no token to learn"
         )
-        rows = {name: array[taught] for name, array in arrays[split.name].items()}
-        shutil.rmtree(job.folder / split.name)
+        rows_by_split[split.name] = rows_by_split[split.name][taught]
+        whole = arrays[split.name]
+        shutil.rmtree(job.folder / split.name)  # whose arrays stay mapped
         arrays[split.name] = create_arrays(job.folder, fewer)
         for name, array in arrays[split.name].items():
-            array[:] = rows[name]
+            for row in range(0, len(taught), CHUNK_SAMPLES):
+                array[row : row + CHUNK_SAMPLES] = whole[name][taught[row : row + CHUNK_SAMPLES]]
             array.flush()  # type: ignore[attr-defined]  # a memmap
     return tuple(kept), notes
 

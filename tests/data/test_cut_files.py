@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fleetune.data.cut_files import cut_notes
+from fleetune.data.tables import CsvTable, DataSource, Rows
 from tests.support.data.samples import TEXT, prepared
 
 MANY = replace(TEXT, task="sequence-multi-label-classification")
@@ -30,15 +32,39 @@ def test_half_of_several_labels_is_told(tmp_path: Path) -> None:
     assert notes(tmp_path, "text,label\n" + "".join(rows)[:-6], multi=True) == (NOTE,)
 
 
+def test_a_label_of_others_is_looked_for_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a file without a last line end, as Google Sheets writes it, was read whole once more."""
+    read = []
+
+    class Counted(CsvTable):
+        def rows(self) -> Rows:
+            for row in super().rows():
+                read.append(row)
+                yield row
+
+    (tmp_path / "r.csv").write_text("text,label\n" + "".join(LINES)[:-1])
+    source = DataSource(train=(Counted(path=tmp_path / "r.csv", columns=("text", "label")),))
+    assert not [*cut_notes(source, TEXT.task)] and len(read) == 4
+
+
 @pytest.mark.parametrize(
     "content",
     [
         "text,label\n" + "".join(LINES)[:-1],
         "text,label\n" + "".join(LINES) + "text,pos\n",
         "text,label\r" + "".join(LINES).replace("\n", "\r") + "text,pos\r",
+        "text,label\n" + "".join(LINES) + 'a text,"positive"',
+        "text,label\n" + "".join(LINES) + '"a text\nof two lines",positive',
         "label,text\n" + "".join(f"{line.split(',')[1].strip()},{line.split(',')[0]}\n" for line in LINES) + "pos,a",
     ],
-    ids=["a label of others", "a line end", "a line end of old", "a label that does not end the line"],
+    ids=[
+        "a label of others",
+        "a line end",
+        "a line end of old",
+        "a quoted label",
+        "two lines",
+        "a label that does not end the line",
+    ],
 )
 def test_whole_files_are_not_told(content: str, tmp_path: Path) -> None:
     """A last label that others have, a line that ends, and a label before other columns are no sign of it."""

@@ -90,12 +90,22 @@ def test_splits_of_the_card_that_names_do_not_tell_are_refused(
         "configs:\n- config_name: all\n  data_files: '*.jsonl'\n",
         "configs:\n- data_files: [{split: full, path: a.jsonl}]\n",
         "configs:\n- {config_name: default, data_dir: '.'}\n",
+        "configs:\n- data_files: '**/*.jsonl'\n",
         "license: mit\n",
     ],
 )
 def test_a_card_that_agrees_changes_nothing(card: str, tmp_path: Path) -> None:
     """One set, in the splits that names tell, is read as without a card."""
     check(folder(tmp_path / "set", card, "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("split", "name"), [("validation", "dev.jsonl"), ("test", "eval.jsonl"), ("dev", "val-0.jsonl")]
+)
+def test_test_splits_may_be_called_otherwise(split: str, name: str, tmp_path: Path) -> None:
+    """Bug: a card that calls dev.jsonl the validation split was refused, though both say that it is tested on."""
+    card = f"configs:\n- data_files:\n  - {{split: train, path: train.jsonl}}\n  - {{split: {split}, path: {name}}}\n"
+    check(folder(tmp_path / "set", card, "train.jsonl", name))
 
 
 def test_a_card_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.folders import listed_splits
-from fleetune.data.sources import content_digest, validate_data
+from fleetune.data.sources import content_digest, open_source, validate_data
 from fleetune.errors import Refused
 from tests.support.data.samples import FRUITS, IMAGES, json_lines, prepared, texts
 
@@ -76,15 +76,24 @@ def test_split_words_that_are_joined_to_others_are_unclear(one: str, other: str,
             validate_data(request, "sequence-classification")
 
 
-def test_a_test_split_may_be_all_that_is_joined(tmp_path: Path) -> None:
-    """A file that only seems to be tested on is no training data of a folder; listed it is, as are words that only
-    look joined, and files that all look alike."""
-    source = folder(tmp_path / "set", "imdb.jsonl", "imdbtest.jsonl")
-    with pytest.raises(Refused, match=r"since imdbtest\.jsonl may name splits"):
-        validate_data(DataRequest(source=str(source)), "sequence-classification")
-    validate_data(DataRequest(files=(f"{source}/*.jsonl",)), "sequence-classification")
-    for number, names in enumerate((("latest.jsonl", "contest.jsonl"), ("testset-1.jsonl", "testset-2.jsonl"))):
-        validate_data(DataRequest(source=str(folder(tmp_path / str(number), *names))), "sequence-classification")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("accepted", "invalid"),
+        ("reviews", "testimonials"),
+        ("slow", "fastest", "latest"),
+        ("trains", "planes"),
+        ("trainset", "more"),
+        ("testset-1", "testset-2"),
+    ],
+)
+def test_words_that_only_look_joined_train(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Bug: invalid.csv beside accepted.csv was refused as unclear. Where none seems to train, or none to test, all
+    files of a folder and of a pattern train."""
+    source = folder(tmp_path / "set", *(f"{name}.jsonl" for name in names))
+    for request in (DataRequest(source=str(source)), DataRequest(files=(f"{source}/*.jsonl",))):
+        opened = open_source(request, "sequence-classification")
+        assert (len(opened.train), len(opened.test)) == (len(names), 0)
 
 
 @pytest.mark.parametrize(
@@ -107,16 +116,26 @@ def test_missing_shards_are_named(names: tuple[str, ...], missing: str, tmp_path
 
 def test_shards_that_are_there_twice_are_refused(tmp_path: Path) -> None:
     """Those of an older revision, with another hash in their names, were read beside the newer ones."""
-    folder(tmp_path / "set", "train-00000-of-00001-a1.jsonl", "train-00000-of-00001-b2.jsonl")
-    with pytest.raises(Refused, match=r"00001-b2\.jsonl: another file has its number, too; take the older one"):
+    folder(tmp_path / "set", "train-00000-of-00001-a1b2c3.jsonl", "train-00000-of-00001-b2c3d4.jsonl")
+    with pytest.raises(Refused, match=r"00001-b2c3d4\.jsonl: another file has its number, too; take the older one"):
         validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
 
 
 def test_whole_sets_of_shards_are_read(tmp_path: Path) -> None:
     """They are numbered from 0 or from 1; what stands behind their number may differ."""
-    names = ("train-00000-of-00002-a.jsonl", "train-00001-of-00002-b.jsonl", "test-1-of-2.jsonl", "test-2-of-2.jsonl")
+    train = ("train-00000-of-00002-a1b2c3.jsonl", "train-00001-of-00002-b2c3d4.jsonl")
+    names = (*train, "test-1-of-2.jsonl", "test-2-of-2.jsonl")
     data = prepared(tmp_path / "d", folder(tmp_path / "set", *names))
     assert (data.size("train"), data.size("test")) == (40, 40)
+
+
+@pytest.mark.parametrize(
+    "names", [("top-10-of-2023",), ("part-1-of-2.en", "part-1-of-2.de", "part-2-of-2.en", "part-2-of-2.de")]
+)
+def test_other_numbers_are_no_shards(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Bug: of top-10-of-2023, 2022 files were missing, and of two languages each had the number of the other."""
+    source = folder(tmp_path / "set", *(f"{name}.jsonl" for name in names))
+    assert len(open_source(DataRequest(source=str(source)), "sequence-classification").train) == len(names)
 
 
 def test_a_folder_that_is_renamed_to_a_split_is_noticed(tmp_path: Path) -> None:
@@ -163,7 +182,7 @@ def test_hidden_files_are_no_data(tmp_path: Path) -> None:
     assert (data.size("train"), data.size("test")) == (20, 20)
 
 
-@pytest.mark.parametrize("name", ["test.json", "test.tsv", "dev.NDJSON", "test.jsonl.gz", "val/a.zip", "train.txt"])
+@pytest.mark.parametrize("name", ["test.json", "test.tsv", "dev.NDJSON", "test.jsonl.gz", "val/a.zip"])
 def test_a_split_in_a_file_that_is_not_read_is_refused(name: str, tmp_path: Path) -> None:
     """Bug: train.jsonl beside test.json was trained on and tested on a share of itself, without a word."""
     folder(tmp_path / "set", "train.jsonl", name)
@@ -172,6 +191,14 @@ def test_a_split_in_a_file_that_is_not_read_is_refused(name: str, tmp_path: Path
     (tmp_path / "set" / "train.jsonl").unlink()
     with pytest.raises(Refused, match=rf"{name} would not be read"):
         validate_data(DataRequest(source=str(tmp_path / "set")), "sequence-classification")
+
+
+def test_files_beside_the_tables_of_their_split_are_told(tmp_path: Path) -> None:
+    """Bug: a README.txt or the results of a test beside whole tables were refused."""
+    others = ("test_results.json", "train/README.txt", "train/metadata.json", "train_stats.json")
+    data = prepared(tmp_path / "d", folder(tmp_path / "set", "train/a.jsonl", "test.jsonl", *others))
+    assert (data.size("train"), data.size("test")) == (20, 20)
+    assert [note.endswith(f"not read: {', '.join(others)}") for note in data.info.notes] == [True]
 
 
 def test_files_that_are_not_read_are_told(tmp_path: Path) -> None:

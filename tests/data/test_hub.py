@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -160,6 +161,12 @@ class Split:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
+
+    def select_columns(self, names: list[str]) -> "Split":
+        """Only these."""
+        narrow = copy(self)
+        narrow.rows, narrow.column_names = [{name: row[name] for name in names} for row in self.rows], names
+        return narrow
 
 
 @pytest.fixture

@@ -342,10 +342,12 @@ def test_a_class_called_test_is_a_class(tmp_path: Path) -> None:
 
 
 def test_classes_may_have_a_folder_of_one_name(tmp_path: Path) -> None:
-    """Classes that each keep their images in a folder `images` are classes."""
+    """Classes that each keep their images in a folder `images` are classes. Bug: those that keep them in the same
+    folders, such as `left` and `right`, were refused, since these might be the classes."""
     for number, name in enumerate(("cat", "dog", "ant")):
         picture(tmp_path / "set" / name / "images" / "1.png", number)
         picture(tmp_path / "set" / name / "images" / "2.png", number + 9)
+        picture(tmp_path / "set" / name / "2023" / "3.png", number + 19)
     assert prepared(tmp_path / "d", tmp_path / "set", SPEC).labels == ("ant", "cat", "dog")
 
 
@@ -372,8 +374,8 @@ def test_a_test_split_without_classes_is_told(tmp_path: Path) -> None:
             r"set: it is not clear whether testset, trainset are classes or splits, .* \(cat, dog\)",
         ),
         (
-            ("one/cat/1.png", "one/dog/2.png", "two/cat/3.png", "two/dog/4.png"),
-            "not clear whether one, two are classes or splits",
+            ("rest/cat/1.png", "rest/dog/2.png", "testset/cat/3.png", "testset/dog/4.png"),
+            "not clear whether rest, testset are classes or splits",
         ),
         (("test/cat/1.png", "val/dog/2.png"), "set: no train images, only those of test, val; keep what to train on"),
     ],
@@ -406,6 +408,21 @@ def test_every_image_counts_for_the_digest(tmp_path: Path) -> None:
     before = content_digest(request)
     picture(tmp_path / "set" / "cat" / "1.png", 99)
     assert content_digest(request) != before
+
+
+def test_an_image_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: each file was opened once more, to see whether it is a pointer of Git LFS."""
+    picture(tmp_path / "1.png", 250)
+    opened: list[Path] = []
+    plain = Path.open
+
+    def counted(path: Path, *mode: Any, **more: Any) -> Any:
+        opened.append(path)
+        return plain(path, *mode, **more)
+
+    monkeypatch.setattr(Path, "open", counted)
+    assert as_image("x", tmp_path / "1.png", None).max() == 250 / 255
+    assert opened == [tmp_path / "1.png"]
 
 
 def test_a_broken_image_is_named(tmp_path: Path) -> None:

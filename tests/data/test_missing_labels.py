@@ -35,13 +35,27 @@ def test_a_missing_label_among_names_is_told(tmp_path: Path) -> None:
     assert not any("stands for none" in note for note in of(tmp_path / "e", ["neg", "pos", "none"]).info.notes)
 
 
-@pytest.mark.parametrize("labels", [[0, 1, -1], ["0", "1", "2", "-1"], [-1, 0]])
-def test_minus_one_beside_zero_is_refused(labels: list[object], tmp_path: Path) -> None:
+@pytest.mark.parametrize("labels", [[0, 1] * 2 + [-1], ["0", "1", "2"] * 2 + ["-1"], [0, -1, 0]])
+def test_minus_one_beside_zero_is_refused_where_it_is_rare(labels: list[object], tmp_path: Path) -> None:
     """Bug: -1, which SNLI gives rows without a class, was the first class and moved all others by one."""
     with pytest.raises(
-        Refused, match="has label -1 beside those from 0, .*; leave those rows out, or give the classes"
+        Refused, match=r"has label -1 beside those from 0, .*; if it is a class \(.*give .* none, leave them out"
     ):
         of(tmp_path, labels)
+
+
+@pytest.mark.parametrize("labels", [[-1, 0, 1], ["-1", "0"], [-1, 0, 1, 1, -1]])
+def test_minus_one_that_is_not_rare_is_told(labels: list[object], tmp_path: Path) -> None:
+    """Bug: the signs of sentiments were refused. Where no fewer rows have -1 than another label, it is a class."""
+    data = of(tmp_path, labels)
+    assert data.labels == tuple(sorted({str(label) for label in labels}, key=int))
+    assert "label -1 is a class like the others; if it stands for none, leave its rows out" in data.info.notes
+
+
+def test_missing_labels_alone_are_among_no_numbers(tmp_path: Path) -> None:
+    """Bug: where every label was None, it was refused as one among numbers."""
+    with pytest.raises(Refused, match="every row has the label 'None' in column 'label'; a classifier needs two"):
+        of(tmp_path, ["None"])
 
 
 def test_minus_one_is_a_class_where_it_says_so(tmp_path: Path) -> None:

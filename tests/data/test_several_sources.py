@@ -66,6 +66,24 @@ def test_links_of_two_splits_to_one_file_are_both_read(tmp_path: Path) -> None:
     assert "20 of 20 test rows are also training rows" in data.info.notes[0]
 
 
+def test_links_of_one_split_to_one_file_are_read_once(tmp_path: Path) -> None:
+    """Bug: train.csv and a link to it that names no split were both trained on, so that each row counted twice."""
+    json_lines(tmp_path / "train.jsonl", FRUITS)
+    (tmp_path / "data.jsonl").symlink_to(tmp_path / "train.jsonl")
+    data = made(tmp_path / "d", DataRequest(files=(str(tmp_path / "*.jsonl"),)))
+    assert data.size("train") + data.size("test") == 20
+
+
+def test_links_in_folders_of_two_splits_are_both_read(tmp_path: Path) -> None:
+    """Bug: train/a.jsonl and test/a.jsonl that are links to one file were read as one, which trained."""
+    json_lines(tmp_path / "a1b2", FRUITS)
+    for name in ("train", "test"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").symlink_to(tmp_path / "a1b2")
+    data = made(tmp_path / "d", DataRequest(files=(str(tmp_path / "*" / "a.jsonl"),)))
+    assert (data.size("train"), data.size("test")) == (20, 20)
+
+
 def test_a_file_that_joins_a_pattern_is_noticed(shelves: Path) -> None:
     """The digest covers what the pattern matches now, by name and content."""
     request = DataRequest(files=(str(shelves / "?.jsonl"),))
@@ -117,13 +135,13 @@ def test_what_contradicts_itself_is_refused(shelves: Path, tmp_path: Path) -> No
     with pytest.raises(Refused, match=r"newest_files is 2"):
         DataRequest(files=(a,), newest_files=2)
     with pytest.raises(Refused, match=r"names .*s, which is no file; give its files, such as .*/\*\.jsonl"):
-        open_source(DataRequest(files=(str(shelves),)))
+        open_source(DataRequest(files=(str(shelves),)), TEXT.task)
     with pytest.raises(Refused, match=r"'.*x\*\.jsonl', which no file matches"):
-        open_source(DataRequest(files=(str(shelves / "x*.jsonl"),)))
+        open_source(DataRequest(files=(str(shelves / "x*.jsonl"),)), TEXT.task)
     (tmp_path / "both").mkdir()
     for name in ("train", "test"):
         json_lines(tmp_path / "both" / f"{name}.jsonl", FRUITS)
     with pytest.raises(Refused, match=r"a share \(0\.1\), but .*both has a test split of its own"):
-        open_source(DataRequest(source=str(tmp_path / "both"), validation=0.1))
+        open_source(DataRequest(source=str(tmp_path / "both"), validation=0.1), TEXT.task)
     with pytest.raises(Refused, match=r"'.*lost\.jsonl' does not exist"):
         validate_data(DataRequest(source=a, validation=str(tmp_path / "lost.jsonl")), "sequence-classification")

@@ -46,6 +46,10 @@ class Stream:
         """Begins elsewhere, and always there for a seed."""
         return replace(self, first=100 + seed + buffer_size - 10_000)
 
+    def select_columns(self, names: list[str]) -> "Stream":
+        """Only these, of which there must be some."""
+        return replace(self, columns=tuple(names))
+
     def take(self, rows: int) -> "Stream":
         """At most so many rows."""
         return replace(self, rows=min(rows, self.rows))
@@ -55,7 +59,8 @@ class Stream:
         self.read.append(0)
         for number in islice(range(self.first, ENDLESS), self.rows - (self.lost if again else 0)):
             self.read[-1] += 1
-            yield {"text": f"text {number}", "label": ("pear", "apple")[number % 2]}
+            row = {"text": f"text {number}", "label": ("pear", "apple")[number % 2]}
+            yield {name: row[name] for name in self.columns or row}
 
 
 @pytest.fixture

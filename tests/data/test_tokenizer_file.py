@@ -8,6 +8,10 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fleetune.contracts.input_spec import InputSpec
+from fleetune.contracts.run_config import DataRequest
+from fleetune.data.job import Job, Preparation
+from fleetune.data.tables import DataSource, InMemoryTable
+from fleetune.data.tokenizer_file import other_split
 from tests.support.data.samples import json_lines, prepared
 
 TEXTS = [{"text": f"add 2023 {word}"} for word in "abcdefgh"]
@@ -46,3 +50,13 @@ def test_two_splits_of_a_text_are_told(kind: str, rows: list[dict[str, Any]], tm
     assert bool(told) == (kind == "qwen2")
     parts = ("'2023 a", " is ['202', '3'", "['2', '0', '2', '3'", "by Qwen2Tokenizer of transformers") if told else ()
     assert not [part for part in parts if part not in told[0]], told
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_stream_is_not_read_for_it(streaming: bool, tmp_path: Path) -> None:
+    """Bug: the first texts of a stream were read once more, and with them the 10,000 rows of their shuffle."""
+    spec = InputSpec(task="causal-lm", tokenizer=folder_with("qwen2", tmp_path / "m"), pretrained=True)
+    request = DataRequest(source="owner/set", streaming=streaming, train_samples=6, test_samples=2)
+    asked = Preparation(request=request, spec=spec, seed=0)
+    source = DataSource(train=(InMemoryTable(name="set", values=tuple(TEXTS)),))
+    assert len([*other_split(Job(asked=asked, source=source, folder=tmp_path))]) == (0 if streaming else 1)

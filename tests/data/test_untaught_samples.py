@@ -37,6 +37,31 @@ def test_texts_of_one_token_are_left_out(endless: InputSpec, tmp_path: Path) -> 
         assert np.all((whole(data, split)["labels"][:, 1:] != IGNORE_INDEX).any(axis=1))
 
 
+def test_many_samples_are_copied_in_their_order(
+    endless: InputSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is copied chunk by chunk, all of it, in the order in which it was written."""
+    rows = [{"text": f"text {n}"} for n in range(20)]
+    held = json_lines(tmp_path / "v.jsonl", rows[:3])
+    whole_set = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), endless, validation=str(held))
+    monkeypatch.setattr("fleetune.data.writer.CHUNK_SAMPLES", 4)
+    some = [row if n % 2 else {"text": "a"} for n, row in enumerate(rows)]
+    left = prepared(tmp_path / "e", json_lines(tmp_path / "s.jsonl", some), endless, validation=str(held))
+    taught = {row["text"] for row in some}
+    assert texts(left, "train") == [text for text in texts(whole_set, "train") if text in taught]
+
+
+def test_what_is_left_out_is_in_no_split(endless: InputSpec, tmp_path: Path) -> None:
+    """Bug: a test row that was left out, and equalled a training row, hid that another one was made equal by a cut."""
+    long = "a text that is longer than 24 tokens, "
+    source = json_lines(tmp_path / "r.jsonl", [{"text": "a"}, {"text": f"{long}one"}, {"text": "other text"}])
+    held_out = json_lines(tmp_path / "v.jsonl", [{"text": "a"}, {"text": f"{long}two"}, {"text": "new text"}])
+    notes = prepared(tmp_path / "d", source, endless, validation=str(held_out)).info.notes
+    assert any(
+        note.startswith("1 of 2 test rows are also") and "; these rows differ in the source" in note for note in notes
+    )
+
+
 def test_a_training_without_a_token_to_learn_is_refused(endless: InputSpec, tmp_path: Path) -> None:
     """Bug: a run in which nothing was learned at all ended well."""
     source = json_lines(tmp_path / "r.jsonl", [{"text": chr(97 + n)} for n in range(20)])
