@@ -45,8 +45,9 @@ def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tup
     for file in files:
         splits.setdefault(_split_of(folder, file), []).append(file)
     _check_kinds(folder, [file for file in others if _nearest_names(file.relative_to(folder)) - splits.keys()])
+    notes = _unread_notes(folder, others)
     if set(splits) == {NO_SPLIT}:
-        _check_joined(folder, files)
+        notes += _check_joined(folder, files)
         splits = {TRAIN: files}
     if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
         raise Told(
@@ -59,7 +60,7 @@ def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tup
     _check_all_named(folder, splits)
     given = {name: tuple(found) for name, found in splits.items()}
     check_card(folder, given)
-    return given, _unread_notes(folder, others)
+    return given, notes
 
 
 def listed_splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
@@ -190,10 +191,12 @@ def _nearest(relative: Path, names: Callable[[str], frozenset[str]]) -> frozense
     return next((found for part in reversed(relative.parts) if (found := names(part))), frozenset())
 
 
-def _check_joined(folder: Path, files: Iterable[Path]) -> None:
-    """Refuse files of which some may mean to train, and others to test, by a word that is joined to others."""
+def _check_joined(folder: Path, files: Iterable[Path]) -> tuple[str, ...]:
+    """Refuse files of which some may mean to train, and others to test, by a word that is joined to others; return a
+    sentence that names the latter where there are no others."""
     joined = {file: _nearest(file.relative_to(folder), joined_names) for file in files}
-    if {TRAIN} in joined.values() and any(names and TRAIN not in names for names in joined.values()):
+    tests = [file for file, names in joined.items() if names and TRAIN not in names]
+    if tests and {TRAIN} in joined.values():
         raise Told(
             "{}: it is not clear which files train, since {} may name splits; have {train} or a test split ({tests}) "
             "as a word of its own in their names, such as imdb-train.jsonl, or none of these at either end of a word",
@@ -202,6 +205,10 @@ def _check_joined(folder: Path, files: Iterable[Path]) -> None:
             train=TRAIN,
             tests=", ".join(TEST_NAMES),
         )
+    if not tests:
+        return ()
+    word = "to test on any of them, have test as a word of its own in its name, such as imdb-test.jsonl"
+    return (f"all files of {folder.resolve().name} train, also {_listed(folder, tests)}; {word}",)
 
 
 def _saved_to_disk(folder: Path) -> dict[str, tuple[Path, ...]]:

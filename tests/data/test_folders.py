@@ -77,23 +77,25 @@ def test_split_words_that_are_joined_to_others_are_unclear(one: str, other: str,
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "told"),
     [
-        ("accepted", "invalid"),
-        ("reviews", "testimonials"),
-        ("slow", "fastest", "latest"),
-        ("trains", "planes"),
-        ("trainset", "more"),
-        ("testset-1", "testset-2"),
+        (("accepted", "invalid"), "invalid"),
+        (("reviews", "testimonials"), "testimonials"),
+        (("slow", "fastest", "latest"), "fastest.jsonl, latest"),
+        (("trains", "planes"), ""),
+        (("trainset", "more"), ""),
+        (("imdb", "imdbTest"), "imdbTest"),
     ],
 )
-def test_words_that_only_look_joined_train(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_words_that_only_look_joined_train(names: tuple[str, ...], told: str, tmp_path: Path) -> None:
     """Bug: invalid.csv beside accepted.csv was refused as unclear. Where none seems to train, or none to test, all
-    files of a folder and of a pattern train."""
+    files of a folder and of a pattern train; that a file of a folder may have been meant to be tested on is told."""
     source = folder(tmp_path / "set", *(f"{name}.jsonl" for name in names))
     for request in (DataRequest(source=str(source)), DataRequest(files=(f"{source}/*.jsonl",))):
         opened = open_source(request, "sequence-classification")
         assert (len(opened.train), len(opened.test)) == (len(names), 0)
+        notes = [each for each in opened.notes if f"train, also {told}.jsonl; to test" in each]
+        assert len(notes) == bool(told and request.source)
 
 
 @pytest.mark.parametrize(
