@@ -59,7 +59,6 @@ class Ui:
         self._load(self._address, deployments)
         deployments.click()
         self.main.get_by_role("link", name=name, exact=True).first.click()
-        expect(self.page.get_by_role("tab", name="Runs")).to_be_visible()
         lists = self.button("Schedule").first  # there are two for a moment, of a narrow window and of a wide one
         if not self._comes(lists):  # a request has failed
             self._load(self.page.url, lists)
