@@ -19,9 +19,10 @@ def end_ids(tokenizer: Any, of_model: int | list[int] | None, example: Example) 
 
 
 def _after_answers(tokenizer: Any, location: str, chat: Chat) -> list[int]:
-    """The special token that the chat template writes after an answer to a chat, if it writes one."""
+    """The token that the chat template writes after an answer to a chat, if it writes one; no token of white space,
+    such as Gemma's for line breaks, which answers have in them."""
     _, rest = around_answer(tokenizer, location, chat)
-    return [number for token, number in tokenizer.get_added_vocab().items() if token and rest.startswith(token)]
+    return [number for token, number in tokenizer.get_added_vocab().items() if token.strip() and rest.startswith(token)]
 
 
 def prompt_ids(tokenizer: Any, example: Example) -> list[int]:

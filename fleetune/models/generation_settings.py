@@ -96,7 +96,8 @@ def write_answer_end(folder: Path, source: Path, note: Callable[[str], None]) ->
     if said:
         note(f"{GENERATION} has the end tokens of the base alone, without the one that the chat template puts: {said}")
         return
-    ends = [number for token, number in tokenizer.get_added_vocab().items() if token and rest.startswith(token)]
+    added = tokenizer.get_added_vocab().items()  # some are of white space, which answers have in them
+    ends = [number for token, number in added if token.strip() and rest.startswith(token)]
     settings = json_io.parse_plain(file.read_bytes(), str(file))
     known = settings.get("eos_token_id")
     before = known if isinstance(known, list) else [] if known is None else [known]

@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.contracts.tasks import head_of, predicts_tokens
 from fleetune.errors import Refused
+from fleetune.models.batch_norms import keeps_statistics
 from fleetune.models.compute_copies import computed_type, halved_parameters
 from fleetune.models.experts import use_recordable_experts
 from fleetune.models.model_class import model_class
@@ -96,10 +97,12 @@ def _pack(model: nn.Module, base: PreTrainedModel, request: ModelRequest) -> Non
 def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ...]:
     """Return the modules that are trained in full and saved with an adapter.
 
-    These are the task's head and all modules that the pretrained files lack; not what transformers itself never trains
-    and computes anew, such as Marian's sinusoidal positions.
+    These are the task's head, norms whose running statistics change in training, as PEFT advises, and all modules that
+    the pretrained files lack; not what transformers itself never trains and computes anew, such as Marian's sinusoidal
+    positions.
     """
     heads = [name for name in HEADS if hasattr(base, name)] if not predicts_tokens(request.task) else []
+    heads += [name for name, module in base.named_modules() if keeps_statistics(module)]
     folder = source_folder(request)
     if folder is None:
         return tuple(heads)

@@ -168,10 +168,11 @@ HIDDEN = CHATML.replace("m.content", "m.content[:0]")
     [
         (CHATML, ["<|im_end|>"], ""),
         ("{{ raise_exception('no') }}", [], "the one that the chat template puts: no"),
+        ("{% for m in messages %}{{ m.content }}\n\n{% endfor %}", [], ""),
         (HIDDEN, [], "the template does not write it as it is given"),
         (None, [], ""),
     ],
-    ids=["chatml", "raises", "hides", "none"],
+    ids=["chatml", "raises", "blank", "hides", "none"],
 )
 def test_a_model_ends_an_answer_as_its_template_does(
     template: str | None, added: list[str], said: str, tmp_path: Path
@@ -182,6 +183,7 @@ def test_a_model_ends_an_answer_as_its_template_does(
     spec = InputSpec(task=LANGUAGE, tokenizer=None, pretrained=False, vocab_size=None)
     tokenizer = open_tokenizer(spec)
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>"], special_tokens=True)
+    tokenizer.add_tokens(["\n\n"])
     tokenizer.chat_template = template
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     copy_tokenizer(tmp_path / "tokenizer", folder, notes.append)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fleetune.contracts.run_config import Lora
 from fleetune.planning.recompute import everywhere
@@ -108,6 +109,21 @@ def test_adapters_train_as_in_the_unsplit_model(name: str, tmp_path: Path) -> No
     cuts = [len(ready.units) // 2, len(ready.units) - 1]
     found = compared(ready, cuts, [[5, 3], [8], [8]], request(learning_rate=1e-2), tmp_path)
     assert found.within(FP64), (found.found, found.floor())
+
+
+def test_an_adapter_holds_the_running_statistics_that_training_moved(tmp_path: Path) -> None:
+    """Bug: an exported adapter left them out, and its model computed by those of the base. Norms that keep statistics
+    are saved with it, as PEFT advises, and train as in the unsplit model."""
+    family = BY_NAME["resnet"]
+    lora = Lora(r=2, alpha=4, dropout=0.0, targets=r".*layer.*convolution")
+    ready = prepared(model_request(family, dropout=True, lora=lora), data_request(family, tmp_path), tmp_path)
+    assert compared(ready, [len(ready.units) // 2], [[8], [8]], request(rounds=2), tmp_path).bitwise
+    (file,) = tmp_path.rglob("adapter_model.safetensors")
+    written, trained = load_file(file), final_state(tmp_path)
+    moved = [name for name in trained if ".modules_to_save.default.running_" in name]
+    assert moved and all(
+        torch.equal(written[name.replace(".modules_to_save.default", "")], trained[name]) for name in moved
+    )
 
 
 def test_tied_weights_stay_equal_in_groups_on_both_ends(tmp_path: Path) -> None:
