@@ -39,7 +39,7 @@ class FailureLog(NotificationBlock):
         moment = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": moment, "run": subject or "", "reason": body}, ensure_ascii=False)
         path = Path(str(PREFECT_HOME.value())).parent / FILE
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # others may link there
         try:
             os.write(file, f"{line}\n".encode())  # one call, so that lines of two runs do not mix
         finally:
