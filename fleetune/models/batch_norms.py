@@ -20,10 +20,10 @@ def with_kept_statistics(model: nn.Module) -> nn.Module:
     return model
 
 
-def _has_statistics(norm: nn.Module) -> bool:
-    return isinstance(norm, _BatchNorm) or (isinstance(norm, _NormBase) and norm.track_running_stats)
-
-
 def keeps_statistics(norm: nn.Module) -> bool:
     """Return whether a module is a norm that changes its running statistics in training."""
     return isinstance(norm, _NormBase) and norm.track_running_stats
+
+
+def _has_statistics(norm: nn.Module) -> bool:
+    return isinstance(norm, _BatchNorm) or keeps_statistics(norm)
