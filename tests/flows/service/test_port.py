@@ -207,15 +207,29 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
         control.up(tmp_path, "runs", control.ServiceOptions(), print)
 
 
+def of_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a path belong to another user. `chown` needs root, and some sandboxes carry it out as nothing."""
+    real = os.stat
+
+    def stat(path: object, **options: bool) -> os.stat_result:
+        found = real(path, **options)  # type: ignore[arg-type]
+        if path not in (place, str(place)):
+            return found
+        return os.stat_result([*found[:4], os.getuid() + 1, *found[5:]])
+
+    monkeypatch.setattr("os.stat", stat)
+
+
 @pytest.mark.parametrize("planted", ["prefect", "prefect/prefect.db", "prefect/service/secret"])
-def test_what_another_user_has_planted_in_a_store_is_refused(tmp_path: Path, planted: str) -> None:
+def test_what_another_user_has_planted_in_a_store_is_refused(
+    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bug: a run in a folder of somebody else took the database that it found in `./runs`, which names the programs
     that are run. What another user has made is refused by name, be it a link, before a run or a service starts."""
     place, home = tmp_path / "runs" / planted, tmp_path / "runs" / HOME
     place.parent.mkdir(parents=True)
     place.symlink_to("/etc" if place == home else "/etc/passwd")
-    if os.getuid() == 0:  # whose those are; nobody else can give files away
-        os.lchown(place, 12345, 12345)
+    of_others(place, monkeypatch)
     for begin in (make_home, prefect_server.check_configured_server):
         with pytest.raises(Refused, match=f"{place}: it belongs to user .*, or give another --root"):
             begin(home)
