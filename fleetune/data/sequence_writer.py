@@ -113,8 +113,9 @@ def _dated(tokenizer: Any, chat: Chat) -> Iterator[str]:
 def _endless(tokenizer: Any, chat: Chat, sequence: TokenSequence) -> Iterator[str]:
     """A sentence if no special token is learned at the end of a chat's last answer."""
     learned = sequence.ids[sequence.labels != IGNORE_INDEX].tolist()
-    ends = {end_token_id(tokenizer), *tokenizer.get_added_vocab().values()}
-    if chat.messages[-1]["role"] == ASSISTANT and not ends & set(learned[-AFTER_END:]):
+    added, last = set(tokenizer.get_added_vocab().values()), learned[-AFTER_END:]
+    ends = [each for each in last if each in added and tokenizer.decode([each]).strip()]  # some are of white space
+    if chat.messages[-1]["role"] == ASSISTANT and not ends and end_token_id(tokenizer) not in last:
         yield (
             "the chat template puts no special token at the end of the answers that are learned, so the model does not "
             "learn to stop; name a template that does with data.chat_template"
