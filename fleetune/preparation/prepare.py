@@ -59,7 +59,7 @@ def prepare(task: PreparationTask) -> None:
     config = saved_configuration(task.model_folder / "model")
     uncompared = compare_start(config, task.model, task.model_folder / INIT_WEIGHTS)
     skipped = compare_recorded(graph, module, task.model, task.model_folder, PreparedData(task.data_folder), task.seed)
-    for sentence in filter(None, (uncompared, skipped)):
+    for sentence in (*filter(None, (uncompared,)), *skipped):
         task.note(sentence)
     if task.model.cache_activations:
         _cache(task, graph)
