@@ -158,4 +158,4 @@ def _half_of_the_digits(model: nn.Module) -> float:
 
 def _epsilon(model: nn.Module) -> float:
     floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    return torch.finfo(floating).eps
+    return float(torch.finfo(floating).eps)
