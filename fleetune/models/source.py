@@ -273,7 +273,8 @@ def _for_training(
             if given or getattr(part, "pad_token_id", None) is None:
                 part.pad_token_id = pad_token_id or 0
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = getattr(config, "pad_token_id", None)  # as T5's folders have it
+        start = getattr(getattr(config, "decoder", None), "bos_token_id", None)  # as T5Gemma's code has it
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None) if start is None else start  # as T5's
     _refuse_router_loss(config)
     return config
 
