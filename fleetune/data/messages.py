@@ -11,7 +11,7 @@ SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL = ROLES = ("system", "developer", "user
 CALL = "function_call"
 """Role of a message that holds calls of the assistant as JSON, and key of a call as older files have it."""
 OTHER_ROLES = {
-    **dict.fromkeys(("human", "usr"), USER),
+    "human": USER,
     **dict.fromkeys(("gpt", "model", "bot", "chatbot"), ASSISTANT),
     **dict.fromkeys(("observation", "function", "tool_response", "ipython"), TOOL),
     **dict.fromkeys(("tool_call", CALL), CALL),
