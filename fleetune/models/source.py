@@ -220,14 +220,11 @@ def content_digest(request: ModelRequest) -> str:
 
 
 def content_marks(request: ModelRequest) -> tuple[tuple[str, int, int, int, int], ...]:
-    """Return what shows that a file of the user's was touched: path, inode, size, and when it was changed, in ns.
-
-    What comes from the hub, by its commit, is never changed.
-    """
-    source = Path(request.source) if request.source and Path(request.source).is_dir() else None
+    """Return what shows that a file of `content_digest` was touched: path, inode, size, and when it was changed, in ns.
+    Files of packages and of the hub's cache can be changed as others can."""
     return tuple(
         (str(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        for folder in (source, adapter_folder(request))
+        for folder in (source_folder(request), adapter_folder(request))
         if folder is not None and folder.is_dir()
         for _, path in _model_files(folder)
         for found in (path.stat(),)

@@ -21,6 +21,7 @@ from fleetune.models.skeleton import base_skeleton
 from fleetune.models.source import (
     configuration,
     content_digest,
+    content_marks,
     pin_revision,
     source_folder,
     weight_files,
@@ -119,6 +120,27 @@ def test_a_name_on_the_hub_is_resolved_once(hub: Hub) -> None:
     assert with_local_source(run) == ModelRequest(task="sequence-classification", source=str(source_folder(run)))
     moved = pin_revision(request)
     assert moved.revision == SECOND and content_digest(moved) != before
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("source", [NAME, "package:tinymodel", "folder"])
+def test_a_file_that_was_touched_shows_wherever_the_model_lies(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: what lies in the hub's cache or a package was hashed at a run's start and never looked at again, so that
+    weights changed meanwhile were trained on under the old ones' digest, and its receipt said otherwise."""
+    saved(tmp_path / "packages" / "tinymodel", 3)
+    (tmp_path / "packages" / "tinymodel" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    folder = str(saved(tmp_path / "folder", 3)) if source == "folder" else source
+    request = pin_revision(ModelRequest(task="sequence-classification", source=folder))
+    before, marks = content_digest(request), content_marks(request)
+    assert content_marks(request) == marks
+    file = (source_folder(request) or Path()) / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert content_marks(request) != marks and content_digest(request) != before
 
 
 @pytest.mark.parametrize(
