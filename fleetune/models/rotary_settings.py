@@ -42,7 +42,7 @@ def set_setting(config: "PretrainedConfig", key: str, value: Any) -> None:
     """Set any setting. ValueError: one of rotary positions cannot be this; what it leaves out of them stays the base's,
     as config.json of transformers 4 has them apart."""
     if key in WHOLE and isinstance(value, dict) and (known := _parts(config)):
-        if len(known) > 1 and not known.keys() & value.keys():
+        if "" not in known and not known.keys() & value.keys():
             raise ValueError(f"layers have their own; give rope_parameters of {' and '.join(known)}")
         kept = {name: known[""][name] for name in KEPT if name in known.get("", {})}
         config.rope_parameters = {**kept, **value}
