@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -128,14 +129,19 @@ def _loading(adapter: Path) -> str:
 
 @contextmanager
 def _atomic(target: Path) -> Iterator[Path]:
-    """A folder beside `target` that becomes it if the body succeeds, and is removed if it fails."""
+    """A folder beside `target` that becomes it if the body succeeds, and is removed if it fails. Others may read it and
+    what is in it as they may read what this process makes itself: libraries, and the store, have modes of their own."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Refused(f"{target} already holds something; give a new or empty folder with --to")
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    with tempfile.TemporaryDirectory(
+        prefix=f".{target.name}-", dir=target.parent, ignore_cleanup_errors=True
+    ) as beside:
+        part = Path(beside) / target.name
+        part.mkdir()
+        usual = stat.S_IMODE(part.stat().st_mode)  # the umask can only be asked by changing it
         yield part
-        part.chmod(0o755)
+        for path in (part, *part.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(usual if path.is_dir() else usual & 0o666)
         rename_durably(part, target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

@@ -50,6 +50,23 @@ def test_a_merged_model_is_loaded_by_transformers_alone(kind: str, tmp_path: Pat
     assert not [name for name in loaded.state_dict() if "lora" in name]
 
 
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize(("umask", "folders", "files"), [(0o077, 0o700, 0o600), (0o002, 0o775, 0o664)])
+def test_who_may_read_an_export_is_for_the_umask_to_say(
+    umask: int, folders: int, files: int, merge: bool, tmp_path: Path, of_files: ModelRequest
+) -> None:
+    """Bug: everybody could read the folder, whatever the umask, and none but the owner some files of a merged model."""
+    found, _ = run_of(tmp_path, of_files)
+    before = os.umask(umask)
+    try:
+        folder = export(found, tmp_path / "out", merge=merge)
+    finally:
+        os.umask(before)
+    paths = [folder, *folder.rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in paths if path.is_dir()} == {folders}
+    assert {path.stat().st_mode & 0o777 for path in paths if path.is_file()} == {files}
+
+
 def test_what_cannot_be_checked_is_told(
     tmp_path: Path, of_files: ModelRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
