@@ -124,6 +124,31 @@ def test_the_first_link_that_breaks_is_named(run: tuple[Path, Store, RunRecord],
     assert said in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("kind", "link"),
+    [
+        ("data", "data"),
+        ("plan", "plans"),
+        ("metrics", "commits"),
+        ("checkpoint", "weights"),
+        ("evaluation", "evaluation"),
+    ],
+)
+def test_another_sound_artifact_in_the_record_breaks_the_chain(
+    run: tuple[Path, Store, RunRecord], kind: str, link: str
+) -> None:
+    """A record that names another artifact of the store, whose files are whole, is found by the chain alone."""
+    folder, store, record = run
+    other, digest = folder / "other", record.outputs[kind]
+    shutil.copytree(store.folder(kind, digest), other)
+    (other / "manifest.json").unlink()
+    (other / "more").write_text("more")
+    put = store.put(kind, other, stage_key="0" * 64, inputs={})
+    rewritten(folder / "runs" / "runs" / record.id / "run.json", digest, put)
+    ended = verified(store, record.id)
+    assert ended.exit_code == 64 and f"the chain of {record.id} breaks at {link}: " in ended.stderr
+
+
 def test_a_receipt_of_an_older_version_holds_where_settings_were_added(run: tuple[Path, Store, RunRecord]) -> None:
     """Bug: `weight_decay_on`, which this version fills in for a run that has none, broke the link `config` of runs with
     a weight decay. The link has the digest of the config as it was recorded."""
