@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
@@ -189,3 +190,22 @@ def test_a_folder_of_another_run_is_refused(run: tuple[Path, Store, RunRecord], 
     assert "its receipt is not that of run numbers-1 in this store" in verified(store, str(folder)).stderr
     (folder / "README.md").write_text("# mine\n")
     assert "it has no receipt; export the model again, or give a run" in verified(store, str(folder)).stderr
+
+
+def test_a_base_that_is_gone_is_told(
+    run: tuple[Path, Store, RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the hub was asked for the base's path, and all ended with 75, to be tried again. What needs no base holds
+    with a note; an adapter is not merged again without it."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    folder, store, record = run
+    adapter, merged = (
+        export(trained_run(store, record.id), tmp_path / str(merge), merge=merge) for merge in (False, True)
+    )
+    (folder / "base").rename(tmp_path / "moved")
+    note = f"the base itself cannot be compared with the receipt (model: source {folder / 'base'} is gone"
+    for name in (record.id, str(adapter)):
+        ended = verified(store, name)
+        assert ended.exit_code == 0 and note in " ".join(ended.stdout.split()), ended.stderr
+    ended = verified(store, str(merged))
+    assert ended.exit_code == 64 and f"source {folder / 'base'} is gone" in ended.stderr

@@ -1,5 +1,6 @@
 """What a run hands over: folders that transformers and PEFT load alone, with a card; and nothing where that fails."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import trained_run
 from tests.support.drawing.contents import content
 from tests.support.filesystem.synced import recorded
-from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
+from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, plain, run_of
 from tests.support.launching.freezing import HASTY, WORDS
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -119,6 +120,25 @@ def test_a_merged_model_generates_as_its_base_does(tmp_path: Path) -> None:
         folder = export(found, tmp_path / f"out {lora is None}", merge=True)
         assert (folder / "generation_config.json").read_text() == settings
         assert AutoModelForCausalLM.from_pretrained(folder).config.use_cache
+
+
+def test_a_whole_model_is_handed_over_without_its_base(tmp_path: Path) -> None:
+    """Bug: `--merge`, and with it `--gguf`, failed where the folder of the base was gone, for the older names of its
+    rotary positions, which the trained model's own folder has. They are not read of what has come in its place."""
+    from transformers import AutoModelForCausalLM
+
+    base, task = tmp_path / "base", "causal-lm"
+    config = configuration(ModelRequest(task=task, config=small_config("llama")))
+    AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    settings = plain(base / "config.json")
+    settings.pop("rope_parameters")
+    (base / "config.json").write_text(json.dumps({**settings, "rope_theta": 500.0}))
+    found, _ = run_of(tmp_path, ModelRequest(task=task, source=str(base)))
+    (base / "config.json").write_text(json.dumps({**settings, "rope_theta": 7.0}))
+    wanted = plain(export(found, tmp_path / "changed", merge=True) / "config.json")
+    assert wanted["rope_theta"] == 500.0
+    base.rename(tmp_path / "moved")
+    assert plain(export(found, tmp_path / "gone", merge=True) / "config.json") == wanted
 
 
 def test_an_adapter_of_a_tied_weight_is_not_merged(tmp_path: Path) -> None:
