@@ -154,6 +154,10 @@ class StageSelection:
             raise Refused(f"--only {self.only} and --until {self.until} both say where to stop; give one of them")
         specs = self.stages(catalog)
         names = [spec.name for spec in specs]
+        if config.data.only_tested and any(spec.needs_machines for spec in specs):
+            raise Refused(
+                "data.validation is 1, so that no sample is left to train on; give a share below 1, or a source"
+            )
         if self.until is not None and self.from_stage is not None and self.from_stage not in names:
             order = [spec.name for spec in catalog]
             late = order.index(self.from_stage) > order.index(self.until)
