@@ -104,6 +104,8 @@ class StageSelection:
     """kind -> digest of artifacts of another run that this one reads; the stages that made them are left out."""
     beside: str = ""
     """What the run is a part of, as RunRecord.kind says: a comparison, an evaluation; empty for one by itself."""
+    trained_on: int | str | None = None
+    """RunFacts.trained_on of the run."""
 
     @property
     def kind(self) -> str:
