@@ -23,6 +23,7 @@ from fleetune.data.examples import Example
 from fleetune.data.messages import ASSISTANT, Message
 from fleetune.data.public_words import Told
 from fleetune.data.tokenization import asked_ids, check_ids, end_token_id, own_marks, without_marks
+from fleetune.data.tool_calls import called_names, with_names
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
 
@@ -221,7 +222,9 @@ class _ChatText:
             return len(before), len(whole)
         # A template may write its last answer differently, such as with its thoughts: only the end must be alike.
         alone, within = self._content(number + 1, number), self._content(count, number)
-        closing = whole[alone[1] :]
+        closing, end = whole[alone[1] :], self.encoder.tokenizer.eos_token or ""
+        if not self.text.startswith(closing, within[1]) and self.text.endswith(end):
+            closing = closing.removesuffix(end) or closing  # as Phi's, which stands once behind all messages
         if not self.text.startswith(closing, within[1]):
             raise self._unstable(number, "the end of an answer depends on the messages after it")
         return len(before), within[1] + len(closing)
@@ -233,19 +236,16 @@ class _ChatText:
         return self.encoder.written(self.location, self.chat.messages[:messages], self.chat, ask)
 
     def _content(self, messages: int, number: int) -> Span:
-        """Where the content of a message lies in the text of the first messages."""
-        message = self.chat.messages[number]
-        content = str(message["content"])
-        core = content.strip()
-        lead = content[: len(content) - len(content.lstrip())]
-        told = {**message, "content": f"{lead}{OPEN}{core}{CLOSE}{content[len(lead) + len(core) :]}"}
+        """Where the content of a message lies in the text of the first messages; or, without one, what it calls."""
+        told = _enclosed(self.chat.messages[number], by_calls=number > 0)
         marked = [*self.chat.messages[:number], told, *self.chat.messages[number + 1 : messages]]
         text = self.encoder.written(self.location, marked, self.chat)
         first, end = text.find(OPEN), text.find(CLOSE)
-        plain = text.replace(OPEN, "", 1).replace(CLOSE, "", 1)
-        if not core or not 0 <= first < end or plain != self._of(messages):
+        most = -1 if number else 1  # a result may repeat the name of its call, but here the first answer begins
+        plain = text.replace(OPEN, "", most).replace(CLOSE, "", most)
+        if not 0 <= first < end or plain != self._of(messages):
             raise self._unstable(number, "it changes what the answer says")
-        return first, end - 1
+        return first, end - text.count(OPEN, 0, end)
 
     def _unstable(self, number: int, why: str) -> Refused:
         folder = self.encoder.spec.tokenizer
@@ -259,6 +259,18 @@ class _ChatText:
             why=why,
             number=number + 1,
         )
+
+
+def _enclosed(message: Message, by_calls: bool) -> Message:
+    """A message with OPEN and CLOSE around its content, or around the names of its calls if it has none, since
+    templates ask whether it has."""
+    content, names = str(message["content"]), called_names(message)
+    core = content.strip()
+    if not core and names and by_calls:
+        names[0] = OPEN + names[0]
+        return with_names(message, [*names[:-1], names[-1] + CLOSE])
+    lead = content[: len(content) - len(content.lstrip())]
+    return {**message, "content": f"{lead}{OPEN}{core}{CLOSE}{content[len(lead) + len(core) :]}"}
 
 
 def _with_marks(first: str, last: str) -> Callable[[re.Match[str]], str]:
