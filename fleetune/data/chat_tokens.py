@@ -8,11 +8,13 @@ answer lies is refused.
 """
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,8 @@ class SequenceEncoder:
     loss_on_all: bool
     joined: list[str] = field(default_factory=list)
     """Locations of completions whose prompt's own tokens are not the first ones."""
+    quoting: list[str] = field(default_factory=list)
+    """Places of messages that hold a special token of the tokenizer, each with its first one."""
 
     def encode(self, example: Example) -> TokenSequence:
         """Tokens of a sample, not truncated; Refused names the sample, or the tokenizer's lack of a template."""
@@ -82,12 +86,17 @@ class SequenceEncoder:
         return TokenSequence(taken, np.where(kept, taken, IGNORE_INDEX).astype(np.int32))
 
     def notes(self, total: int) -> Iterator[str]:
-        """A sentence if some of `total` samples are asked otherwise than they are trained."""
+        """Sentences if some of `total` samples are asked otherwise than they are trained, or hold special tokens."""
         if self.joined:
             yield (
                 f"in {len(self.joined)} of {total} samples a token joins the end of the prompt and the beginning of "
                 "the completion, and the model is asked with the prompt's own tokens; let prompts end without a space "
                 "and completions begin with it"
+            )
+        if self.quoting:
+            yield (
+                f"{len(self.quoting)} of the messages hold a special token of the tokenizer, which is read as that "
+                f"token and not as its letters (first {self.quoting[0]}); where one is only quoted, write it otherwise"
             )
 
     def _closed(self, location: str, text: str, span: Span) -> tuple[list[int], list[bool]]:
@@ -120,6 +129,7 @@ class SequenceEncoder:
         text = self.written(location, chat.messages, chat)
         check_written(self.tokenizer, location, chat, chat.answers)
         ids, offsets = self._tokens(location, text, special=False)
+        self._note_quotes(location, chat, set(ids))
         if self.loss_on_all:
             return ids, [True] * len(ids)
         source = str(self.tokenizer.get_chat_template(tools=list(chat.tools) or None))
@@ -127,6 +137,15 @@ class SequenceEncoder:
             return ids, _inside(offsets, self._marked_answers(location, chat, source))
         template = _ChatText(self, location, chat, text)
         return ids, _inside(offsets, [template.span(number) for number in chat.answers])
+
+    def _note_quotes(self, location: str, chat: Chat, ids: set[int]) -> None:
+        """Keep the places of messages that hold one of the special tokens among the ids of their chat."""
+        special = [text for number, text in self._special.items() if number in ids]
+        for number, message in enumerate(chat.messages, start=1):
+            said = _json([value for key, value in message.items() if key != "role"])
+            held = next((text for text in special if text in said), None)
+            if held is not None:
+                self.quoting.append(f"{held!r} in {Path(location).name}, message {number}")
 
     def _marked_answers(self, location: str, chat: Chat, source: str) -> list[Span]:
         """Characters [first, end) of the answers, as the template's own marks enclose them."""
@@ -179,6 +198,12 @@ class SequenceEncoder:
         if not found["input_ids"]:
             raise Told("{location}: the tokenizer makes no token of it; leave the row out", location=location)
         return list(found["input_ids"]), list(found["offset_mapping"])
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """The tokenizer's special tokens by number, as JSON has them."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        return {number: _json(each.content)[1:-1] for number, each in added if each.special and each.content.strip()}
 
     @cached_property
     def _untrimmed(self) -> Any:
@@ -259,6 +284,10 @@ class _ChatText:
             why=why,
             number=number + 1,
         )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _enclosed(message: Message, by_calls: bool) -> Message:

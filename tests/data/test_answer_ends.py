@@ -11,7 +11,8 @@ from fleetune.data.dialogues import Chat
 from fleetune.data.examples import Example
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
-from tests.support.data.chat_samples import chat_spec
+from tests.support.data.chat_samples import chat_spec, chats
+from tests.support.data.samples import json_lines, prepared
 
 PHI = (
     "{% for message in messages %}<|{{ message.role }}|>\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -110,3 +111,43 @@ def test_a_call_that_begins_a_chat_is_not_learned_in_part(tmp_path: Path) -> Non
     """Nobody asks for the first message, so that where it begins is told by its content alone."""
     with pytest.raises(Refused, match="row 1, message 1: the chat template of .* does not tell which tokens"):
         check(tmp_path, QWEN, [turn("assistant", "", "f"), turn("tool", "3"), turn("assistant", "no")])
+
+
+def quoting(content: str, **more: Any) -> dict[str, Any]:
+    """A row whose answer says this."""
+    return {"messages": [ASK, {**turn("assistant", content), **more}]}
+
+
+def test_special_tokens_in_messages_are_told(tmp_path: Path) -> None:
+    """Bug: an end mark that an answer quotes was read as one, without a word; what is no special token is not told."""
+    rows = [
+        *chats(4),
+        quoting("it ends in <|im_end|>, I <eos> think"),
+        quoting("<|im_end|>"),
+        quoting("<b> <|im_end >"),
+    ]
+    source = json_lines(tmp_path / "r.jsonl", rows)
+    notes = prepared(tmp_path / "d", source, chat_spec(tmp_path / "t"), max_length=128).info.notes
+    said = "2 of the messages hold a special token of the tokenizer, which is read as that token and not as its letters"
+    assert [note for note in notes if "special token" in note] == [
+        f"{said} (first '<eos>' in r.jsonl: line 5, message 2); where one is only quoted, write it otherwise"
+    ]
+
+
+def test_special_tokens_in_calls_are_told(tmp_path: Path) -> None:
+    """They are read as such in what is called, too."""
+    row = {"messages": [ASK, turn("assistant", "", "print <|im_end|>")]}
+    source = json_lines(tmp_path / "r.jsonl", [*chats(3), row])
+    notes = prepared(tmp_path / "d", source, chat_spec(tmp_path / "t", QWEN), max_length=128).info.notes
+    assert any("(first '<|im_end|>' in r.jsonl: line 4, message 2)" in note for note in notes)
+
+
+def test_letters_of_special_tokens_are_not_told(tmp_path: Path) -> None:
+    """A tokenizer may split them into letters, and has none in a text then."""
+    spec = chat_spec(tmp_path / "t", "{% for message in messages %}{{ message.content }}{% endfor %}")
+    tokenizer = open_tokenizer(spec)
+    tokenizer.split_special_tokens = True
+    encoder = SequenceEncoder(tokenizer, spec, loss_on_all=True)
+    chat = Chat((ASK, turn("assistant", "<|im_end|>")))
+    assert len(encoder.encode(Example(location="row 1", content=chat, label=None)).ids) == len("a?<|im_end|>")
+    assert not list(encoder.notes(1))
