@@ -30,7 +30,7 @@ from fleetune.data.dialogues import (
 )
 from fleetune.data.images import Image, as_image
 from fleetune.data.public_words import Told, inside
-from fleetune.data.side_columns import SideColumns, check_kept, own_columns
+from fleetune.data.side_columns import SideColumns, check_kept
 from fleetune.data.tables import DataSource, Table, row_place
 from fleetune.errors import Refused
 
@@ -133,7 +133,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
     beside: sees each row.
     """
     format, folder = dialogue_format(table, source, spec), source.folder_of(table)
-    names, own = table.class_names(source.label_column), own_columns(source, spec)
+    names = table.class_names(source.label_column)
     for number, values in table.rows():
         location = row_place(table, number)
         check_heading(location, values)
@@ -144,7 +144,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
             check_answers(location, dialogue)
             yield Example(location=location, content=dialogue, label=None)
             continue
-        check_kept(location, values, own)
+        check_kept(location, values, source, spec)
         if spec.task == SEQ2SEQ:
             pair = (PROMPT, ANSWER) if _has_pairs(table, source, spec) else (source.text_column, source.target_column)
             yield Example(location=location, content=read_pair(location, values, pair), label=None)
