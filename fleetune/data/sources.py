@@ -258,7 +258,7 @@ def source_name(request: DataRequest) -> str:
     return path.name if path.is_file() else path.resolve().name
 
 
-DATA_VERSION = 7
+DATA_VERSION = 8
 """Increased whenever this package would prepare different arrays from the same source."""
 
 
