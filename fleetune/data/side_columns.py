@@ -93,6 +93,8 @@ class SideColumns:
         self._rated = False
         self._zero: str | None = None
         self._classes = False
+        self.empty = 0
+        """Rows of which no text is learned, because it is empty; whoever reads them counts."""
         self._known = set[tuple[tuple[str, ...], tuple[str, ...]]]()
         self._unread, self._others = dict[str, None](), dict[str, str]()
 

@@ -140,5 +140,5 @@ def test_splits_of_the_card_are_not_merged(split: str, other: str, tmp_path: Pat
 
 def test_a_split_that_is_part_of_another_is_read_with_it(tmp_path: Path) -> None:
     """Files that are all in one split of the card are that split, whatever else some of them are in."""
-    card = ONE.replace("[./a.jsonl, more]", "a*\n  - {split: train_small, path: a1.jsonl}\n")
-    check(folder(tmp_path / "set", card.replace("path: a*", 'path: "a*"'), "a1.jsonl", "a2.jsonl"))
+    card = ONE.replace("[./a.jsonl, more]", "a*.jsonl\n  - {split: train_small, path: a1.jsonl}")
+    check(folder(tmp_path / "set", card, "a1.jsonl", "a2.jsonl"))
