@@ -34,6 +34,16 @@ def check_one_set(folder: Path, files: Collection[Path]) -> dict[str, dict[Path,
     return sets
 
 
+def other_splits(folder: Path, files: Collection[Path]) -> dict[Path, str]:
+    """Files that a folder's card gives to a split that neither trains nor tests by its name -> that split."""
+    return {
+        file: min(said)
+        for given in check_one_set(folder, files).values()
+        for file, said in given.items()
+        if BY_NAME not in said and not any(map(split_names, said))
+    }
+
+
 def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
     """Refuse files, by split, that a folder's card gives to several sets, to none, to train where they test, or to
     several splits."""

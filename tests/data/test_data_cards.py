@@ -142,3 +142,25 @@ def test_a_split_that_is_part_of_another_is_read_with_it(tmp_path: Path) -> None
     """Files that are all in one split of the card are that split, whatever else some of them are in."""
     card = ONE.replace("[./a.jsonl, more]", "a*.jsonl\n  - {split: train_small, path: a1.jsonl}")
     check(folder(tmp_path / "set", card, "a1.jsonl", "a2.jsonl"))
+
+
+REVIEWS = """configs:
+- config_name: plain_text
+  data_files:
+  - {split: train, path: plain_text/train-*}
+  - {split: test, path: plain_text/test-*}
+  - {split: unsupervised, path: plain_text/unsupervised-*}
+"""
+
+
+def test_a_split_of_the_card_that_is_not_read_is_told(tmp_path: Path) -> None:
+    """Bug: a clone of imdb was refused, since its unlabelled texts name no split that trains or tests; its card does
+    name one, and by hub name the same set is read."""
+    names = [f"plain_text/{split}-00000-of-00001.jsonl" for split in ("train", "test", "unsupervised")]
+    source = folder(tmp_path / "imdb", REVIEWS, *names)
+    data = prepared(tmp_path / "d", source)
+    assert (data.size("train"), data.size("test")) == (20, 20)
+    assert "of the splits of imdb, test is tested on; not read: unsupervised" in data.info.notes
+    json_lines(tmp_path / "imdb" / "plain_text" / "more.jsonl", FRUITS)
+    with pytest.raises(Refused, match="names what to train on, so plain_text/more.jsonl would not be read"):
+        check(source)
