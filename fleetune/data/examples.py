@@ -132,7 +132,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
 
     Plain texts of causal-lm that are empty, as lines of files are, are left out. beside: sees each row.
     """
-    format, folder = dialogue_format(table, source, spec), source.folder_of(table)
+    format, folders = dialogue_format(table, source, spec), source.folders_of(table)
     names = table.class_names(source.label_column)
     for number, values in table.rows():
         location = row_place(table, number)
@@ -162,7 +162,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
                 beside.empty += 1
             continue
         content = (
-            given_text(location, column, value) if spec.is_text else as_image(inside(location, column), value, folder)
+            given_text(location, column, value) if spec.is_text else as_image(inside(location, column), value, *folders)
         )
         label = None if spec.task == "causal-lm" else _sample_label(location, source.label_column, values, spec.task)
         if names and label is not None and not predicts_number(spec.task):
