@@ -21,6 +21,8 @@ DEEP, SIXTEEN_BITS = ("I", "F"), "I;16"
 """Pillow's modes of 32 bits, and the beginning of those of 16."""
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
 """Tag of TIFF files that says which number is white, and its value where that is 0."""
+LONGEST_NAME = 200
+"""Characters of a path that are told."""
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
@@ -101,16 +103,27 @@ def _resolve_inside(location: str, name: str, folder: Path | None, nearer: Path 
             name,
             location=location,
         )
+    path = image_file(name, folder, nearer)
+    if path is None:
+        raise Told(
+            "{location}: no file {!r} inside {}; give paths relative to that folder, or to that of the table within it",
+            name[:LONGEST_NAME],
+            folder,
+            location=location,
+        )
+    return path
+
+
+def image_file(name: str, folder: Path, nearer: Path | None = None) -> Path | None:
+    """The file inside a folder at a path from it, or from one that is nearer; None if there is none."""
     for place in (nearer or folder, folder):
-        path = (place / name).resolve()
-        if path.is_relative_to(folder.resolve()) and path.is_file():
-            return path
-    raise Told(
-        "{location}: no file {!r} inside {}; give paths relative to that folder, or to that of the table within it",
-        name,
-        folder,
-        location=location,
-    )
+        try:
+            path = (place / name).resolve()
+            if path.is_relative_to(folder.resolve()) and path.is_file():
+                return path
+        except (OSError, ValueError):  # a text that can name no file, such as an image in base64
+            continue
+    return None
 
 
 def _npy(location: str, path: Path) -> Any:
