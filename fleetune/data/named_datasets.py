@@ -23,7 +23,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.class_features import loaded_names
 from fleetune.data.labelled_split import labelled_split
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TRAIN, unread_notes
+from fleetune.data.splits import TRAIN, split_names, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable, without_nulls
 from fleetune.errors import TryAgain, first_line
 from fleetune.hub import COMMIT, DATASET, HubRefusal, HubSilence, commit_of
@@ -140,13 +140,7 @@ class HubTable:
 
 def hub_source(request: DataRequest, task: str) -> DataSource:
     """Open the data set's train split and its test split (validation if there is no test); a note names the others."""
-    splits = _load(request.source, request.streaming)
-    if "train" not in splits:
-        raise Told(
-            "data: {source} has the splits {}; one must be called train",
-            ", ".join(splits),
-            source=request.source,
-        )
+    splits = _with_train(request.source, _load(request.source, request.streaming))
     test, unlabelled_notes = labelled_split(
         splits, lambda split: (_first_labels(request, split, splits[split]),), request.label_column, task
     )
@@ -159,6 +153,20 @@ def hub_source(request: DataRequest, task: str) -> DataSource:
         label_column=request.label_column,
         target_column=request.target_column,
         notes=(*unlabelled_notes, *unread_notes(request.source, splits, test)),
+    )
+
+
+def _with_train(source: str, splits: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The splits, of which the only one whose name has the word is called train."""
+    named = [name for name in splits if split_names(name) == {TRAIN}]
+    if TRAIN in splits or len(named) == 1:
+        train = TRAIN if TRAIN in splits else named[0]
+        return {TRAIN if name == train else name: split for name, split in splits.items()}
+    raise Told(
+        "data: {source} has the splits {}; one must be called train, or be the only one with this word in its name. "
+        "Else download the set, list what trains in data.files, and name what is tested on in data.validation",
+        ", ".join(splits),
+        source=source,
     )
 
 
