@@ -18,6 +18,7 @@ from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.filesystem import check_home, check_utf8
 from fleetune.launching import Command, ProcessLauncher
 from fleetune.launching.child import processor_time_ns
+from fleetune.launching.job import open_log
 from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.process import child_command, inherited_environment
 from flows.prefect_server import DATABASE
@@ -76,7 +77,7 @@ def up(
     url = options.given_database()
     database = {DATABASE: url} if url else {}
     without = [NO_PASSWORD] if options.password is False else []
-    with (files.folder / "keeper.log").open("ab") as log:
+    with open_log(files.folder / "keeper.log") as log:
         keeper = subprocess.Popen(
             [*child_command(0), "flows.service.keeper", str(options.port or PORT), root, *without],
             env={**inherited_environment(os.environ), **database, "PYTHONSAFEPATH": "1"},
