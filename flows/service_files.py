@@ -22,6 +22,7 @@ from fleetune.filesystem import write_durably
 from fleetune.linux import process_identity
 from fleetune.store import Lock
 from fleetune.store.lock import is_held
+from flows.store_mark import check_made_here, mark_made_here
 
 HOME, FOLDER, SUBMITTED = "prefect", "service", "submitted"
 USER = "fleetune"
@@ -164,15 +165,20 @@ def basic_authorization(login: str) -> str:
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
-def make_home(home: Path) -> None:
+def make_home(home: Path, adopt: bool = False) -> None:
     """Make the folder of Prefect's files in a store, for this user alone: its database holds all that runs were given,
     and whoever can open the file of a lock can hold the lock.
+
+    `adopt`: what lies there is taken over, also where no mark tells that this user has made it.
     """
     home.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     home.mkdir(mode=PRIVATE, exist_ok=True)
     check_owner(home)
+    if not adopt:
+        check_made_here(home)
     if stat.S_IMODE(home.stat().st_mode) != PRIVATE:
         home.chmod(PRIVATE)
+    mark_made_here(home)
 
 
 def check_owner(home: Path) -> None:

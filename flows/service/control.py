@@ -41,6 +41,8 @@ class ServiceOptions:
     """The server asks for a password; None: it does, or what the service that runs does."""
     database: str | None = None
     """SQLAlchemy URL of the server's database; None: what the environment says, else a SQLite file in the store."""
+    adopt: bool = False
+    """What lies in the store is taken over, see store_mark.py."""
 
     def given_database(self) -> str | None:
         """The database that the options or the environment name."""
@@ -66,13 +68,13 @@ def up(
     check_home()
     check_utf8("the working directory", str(Path.cwd()))  # deployments name it
     files = ServiceFiles(local)
+    make_home(files.home, options.adopt)
     if (running := files.running()) is not None:
         refuse_changes(files, running, options)
         register_again(files, running, tell)
         return running
     if files.starting():
         raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
-    make_home(files.home)
     files.folder.mkdir(exist_ok=True)
     url = options.given_database()
     database = {DATABASE: url} if url else {}
