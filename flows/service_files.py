@@ -49,7 +49,7 @@ class ServiceRecord:
     """The server asks for the password in the file `secret`; False where the user has said that it shall not."""
     version: str
     identity: str = ""
-    """Which process the keeper is, see process_identity; empty in records of older versions."""
+    """Which process the keeper is, see process_identity; a record without it is not believed."""
     database: str = ""
     """Mark of the database's URL, see ServiceFiles.mark; empty for the SQLite file in the store."""
 
@@ -83,7 +83,8 @@ class ServiceFiles:
     def running(self) -> ServiceRecord | None:
         """The record of the running service; None when none runs or when it is still starting.
 
-        A killed service leaves its record, whose process id another program may have by now.
+        A killed service leaves its record, whose process id another program may have by now. Somebody else's store can
+        bring one along with a lock that nobody may open: it names no process of this boot.
         """
         if not is_held(self.folder / "lock"):
             return None
@@ -91,7 +92,7 @@ class ServiceFiles:
             found = json_io.read(ServiceRecord, self.record)
         except Refused:
             return None
-        return found if found.identity in ("", process_identity(found.keeper)) else None
+        return found if found.identity and found.identity == process_identity(found.keeper) else None
 
     def starting(self) -> bool:
         """True when a keeper holds the lock."""

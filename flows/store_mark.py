@@ -77,6 +77,8 @@ def _key() -> bytes:
     nobody elsewhere knows; empty where there is neither."""
     folder = _folder()
     with suppress(OSError):
+        if folder.is_absolute():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if is_private(folder):
             if not (folder / KEY).exists():
                 _make_key(folder)
@@ -85,7 +87,6 @@ def _key() -> bytes:
 
 
 def _make_key(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     with Lock(folder / f"{KEY}.lock", threading.Event().wait, brief=True):
         if not (folder / KEY).exists():
             write_durably(secrets.token_hex(32).encode(), folder / KEY, mode=0o600)

@@ -35,7 +35,8 @@ from tests.support.launching.freezing import HASTY, WORDS, Freezing
 
 def test_a_process_id_that_was_given_again_is_no_keeper(tmp_path: Path) -> None:
     """Bug: while a service started after a crash, the record of the dead one was believed: `down` then terminated
-    whatever program had its process id, after a reboot any. A record counts only for the very process that wrote it.
+    whatever program had its process id, after a reboot any. A record counts only for the very process that wrote it;
+    one that names none may have come with the store, as may a lock that nobody can open.
     """
     files = ServiceFiles(tmp_path)
     own = process_identity(os.getpid())
@@ -52,7 +53,7 @@ def test_a_process_id_that_was_given_again_is_no_keeper(tmp_path: Path) -> None:
         files.write(record)
         assert files.running() == record
         before, _, ticks = own.rpartition("/")
-        for other in (f"{before}/{int(ticks) + 1}", f"another-boot/{own.partition('/')[2]}"):
+        for other in ("", f"{before}/{int(ticks) + 1}", f"another-boot/{own.partition('/')[2]}"):
             files.write(replace(record, identity=other))
             assert files.running() is None and files.starting()
             with pytest.raises(TryAgain, match="is starting or ending"):

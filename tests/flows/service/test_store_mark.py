@@ -11,6 +11,7 @@ from fleetune.errors import Refused
 from flows import prefect_server, store_mark
 from flows.service import control
 from flows.service_files import HOME, ServiceFiles, hold, make_home
+from tests.support.flows.service.client import ServiceClient
 
 BEGINS = (make_home, prefect_server.check_configured_server)
 ASKED = r"prefect: programs are run by what is in it, .*: fleetune up --adopt, .* move that folder away"
@@ -129,3 +130,12 @@ def test_locks_alone_are_no_files_of_others(tmp_path: Path, home_of: Callable[[s
     """A run that uses a server elsewhere leaves a lock in the store; a run without that server is not refused then."""
     hold(tmp_path, "one").release()
     begin(ServiceFiles(tmp_path).home)
+
+
+def test_up_takes_over_when_it_is_told(service: ServiceClient) -> None:
+    """The service of an older version, which runs, has no mark: its store is refused, and taken over by `--adopt`."""
+    mark = service.files.home / store_mark.FILE
+    mark.unlink()
+    assert "take it over: fleetune up --adopt" in service.command("up", code=Refused.exit_code).stderr
+    service.command("up", "--adopt")
+    assert mark.exists()
