@@ -172,6 +172,7 @@ def _samples(request: ModelRequest) -> tuple[Tensors, torch.Tensor]:
     ids = torch.randint(5, 240, (SAMPLES, TOKENS), generator=drawn)
     mask = torch.ones(SAMPLES, TOKENS, dtype=torch.long)
     mask[0, TOKENS - 3 :] = 0
+    ids[mask == 0] = getattr(text_part(configuration(request, pad_token_id=0)), "pad_token_id", 0) or 0
     if request.task == SEQ2SEQ:
         labels = torch.randint(5, 240, (SAMPLES, TOKENS), generator=drawn)
         start = torch.full((SAMPLES, 1), _start_token(spec))

@@ -65,8 +65,9 @@ def too_few_samples(plan: Plan, profile: Profile) -> Iterator[str]:
             needed = least.get(neediest, 1)
             if len(segment.shares) > 1 and needed >= plan.micro_batch_samples:
                 yield (
-                    f"{', '.join(segment.devices)} share the samples of segment {lane.name}/{index}, but the batch "
-                    f"norms of unit {neediest} need the whole micro-batch on one device; give the segment to one"
+                    f"{', '.join(segment.devices)} share the samples of segment {lane.name}/{index}, but unit "
+                    f"{neediest} needs the whole micro-batch on one device, for its batch norms or random draws; give "
+                    "the segment to one"
                 )
                 continue
             for share in segment.shares:

@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleetune.contracts.run_config import CHAT, COMPLETION, TEXT
-from fleetune.data.messages import ASSISTANT, FLAGS, SYSTEM, USER, WEIGHT, Message, is_flag, read_messages
+from fleetune.data.messages import (
+    ASSISTANT,
+    FLAGS,
+    MEDIA,
+    SYSTEM,
+    USER,
+    WEIGHT,
+    Message,
+    is_flag,
+    read_messages,
+    spelled,
+)
 from fleetune.data.public_words import Told
 
 MESSAGE_COLUMNS = ("messages", "conversations", "conversation")
@@ -24,9 +35,7 @@ INSTRUCTION, INPUT, OUTPUT = "instruction", "input", "output"
 HISTORY, TOOLS = "history", "tools"
 UNLEARNED = {
     **dict.fromkeys(("chosen", "rejected", "rejected_response", "kto_tag"), "preferences, which are not learned"),
-    **dict.fromkeys(
-        ("image", "images", "video", "videos", "audio", "audios"), "no texts, which alone are read in chats"
-    ),
+    **dict.fromkeys(MEDIA, "no texts, which alone are read in chats"),
     "chat_template_kwargs": "settings of the chat template, which are not used",
 }
 """Columns that change what trainers learn of a dialogue, and what they hold."""
@@ -219,7 +228,7 @@ def _history(location: str, found: Any) -> list[tuple[str, str]]:
 def _check_columns(location: str, values: Mapping[str, Any], format: str) -> None:
     """Refuse what a column would change of the loss or of the messages, and is not read."""
     for name, value in values.items():
-        if name in FLAGS and value is not None and not is_flag(value, 1):
+        if name in FLAGS and value not in (None, "") and not is_flag(spelled(value), 1):
             raise Told(
                 "{location}: column {name!r} is {!r}, and rows are not weighed; leave out the row or it",
                 value,

@@ -30,6 +30,7 @@ from fleetune.data.dialogues import (
 )
 from fleetune.data.images import Image, as_image
 from fleetune.data.public_words import Told, inside
+from fleetune.data.side_columns import SideColumns, check_kept, own_columns
 from fleetune.data.tables import DataSource, Table, row_place
 from fleetune.errors import Refused
 
@@ -126,18 +127,24 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
     return None if found == TEXT else found
 
 
-def examples(table: Table, source: DataSource, spec: InputSpec) -> Iterator[Example]:
-    """Yield every row of a table as an Example, in order; Refused names the location of the first bad row."""
+def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColumns | None = None) -> Iterator[Example]:
+    """Yield every row of a table as an Example, in order; Refused names the location of the first bad row.
+
+    beside: sees each row.
+    """
     format, folder = dialogue_format(table, source, spec), source.folder_of(table)
-    names = table.class_names(source.label_column)
+    names, own = table.class_names(source.label_column), own_columns(source, spec)
     for number, values in table.rows():
         location = row_place(table, number)
         check_heading(location, values)
+        if beside is not None:
+            beside.see(location, values)
         if format is not None:
             dialogue = read_dialogue(location, values, format, source.loss_on == "all")
             check_answers(location, dialogue)
             yield Example(location=location, content=dialogue, label=None)
             continue
+        check_kept(location, values, own)
         if spec.task == SEQ2SEQ:
             pair = (PROMPT, ANSWER) if _has_pairs(table, source, spec) else (source.text_column, source.target_column)
             yield Example(location=location, content=read_pair(location, values, pair), label=None)
@@ -328,13 +335,15 @@ class Survey:
     """Height and width of the first image; (0, 0) for text."""
     dim: int
     """Number of images that are all but black, or all but white, in every pixel."""
+    notes: tuple[str, ...]
+    """Sentences on columns that are not read."""
 
 
 def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress) -> Survey:
     """Read and validate every row once; Refused on the first bad row, and if there is no row."""
     keys, labels, label_indices, shape, dim = array("Q"), dict[RawLabel, int](), array("q"), (0, 0), 0
-    hot = True
-    for example in _all_examples(tables, source, spec):
+    hot, beside = True, SideColumns(source, spec)
+    for example in _all_examples(tables, source, spec, beside):
         keys.append(_content_key(example))
         if isinstance(example.label, tuple):
             hot = hot and set(map(str, example.label)) == {"0", "1"}
@@ -362,12 +371,17 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
         label_indices=np.frombuffer(label_indices, dtype=np.int64),
         image_shape=shape,
         dim=dim,
+        notes=tuple(beside.notes()),
     )
 
 
-def _all_examples(tables: tuple[Table, ...], source: DataSource, spec: InputSpec) -> Iterator[Example]:
+def _all_examples(
+    tables: tuple[Table, ...], source: DataSource, spec: InputSpec, beside: SideColumns
+) -> Iterator[Example]:
     for table in tables:
-        yield from examples(table, source, spec)
+        beside.begin(dialogue_format(table, source, spec), _has_pairs(table, source, spec))
+        yield from examples(table, source, spec, beside)
+    beside.check()
 
 
 def _content_key(example: Example) -> int:

@@ -105,6 +105,11 @@ def survey(job: Job) -> dict[str, Survey]:
     return surveys
 
 
+def column_notes(surveys: Mapping[str, Survey]) -> Iterator[str]:
+    """Sentences on columns that are not read, each once."""
+    yield from dict.fromkeys(note for one in surveys.values() for note in one.notes)
+
+
 def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> dict[str, RowIndices]:
     """split -> indices of its rows, in the order in which they are stored."""
     request, seed = job.request, job.seed

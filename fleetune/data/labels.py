@@ -10,7 +10,7 @@ import numpy as np
 
 from fleetune.contracts.tasks import predicts_labels, predicts_number
 from fleetune.data.class_features import composed, meant, visible
-from fleetune.data.examples import Example, RawLabel, Survey
+from fleetune.data.examples import SEPARATOR, Example, RawLabel, Survey
 from fleetune.data.prepared_data import LABELS, Array, ArrayInfo
 from fleetune.data.public_words import Told
 from fleetune.data.splits import RowIndices
@@ -22,8 +22,10 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 EXPONENT = re.compile(NUMBER.pattern + r"[eE][+-]?\d+", re.ASCII)
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0*)?", re.ASCII)
 """A whole number as a column of whole numbers or of floats has it."""
-JOINT, SIGN = re.compile(r"[,;/\s]+"), re.compile("[,;/]")
+JOINT, SIGN = re.compile(r"[,;/|&+\s]+"), re.compile("[,;/|]")
 """What some files put between the labels of a row, and those of it that names seldom hold."""
+LISTED, QUOTED = re.compile(r"""[\[({]\s*(['"]).*\1\s*,?\s*[\])}]"""), re.compile(r"""(['"])(.*?)\1""")
+"""A list of names as a program writes it, and a name in it."""
 MISSING = re.compile("nan|NaN|NAN|null|NULL|None|NA|N/A|<NA>")
 """What programs write for a value that is not there."""
 UNKNOWN = "-1"
@@ -160,16 +162,23 @@ def _joined_notes(names: Iterable[str], several: bool) -> tuple[str, ...]:
     """
     every, joined = set(names), []
     for name in sorted(every):
-        parts = JOINT.split(name)
+        listed, parts = LISTED.fullmatch(name), _parts(name)
         hinted = several and not every.isdisjoint(parts) and SIGN.search(name) is not None
-        if len(parts) > 1 and (every.issuperset(parts) or hinted):
+        if len(parts) > 1 and (listed or every.issuperset(parts) or hinted) or listed and every.issuperset(parts):
             joined.append(name)
     if not joined:
         return ()
     return (
         f"labels such as {joined[0]!r} are classes of their own beside those that they are made of; where a row has "
-        f"several labels, set model.task to a multi-label one and write {JOINT.sub('|', joined[0])}, or a list",
+        f"several labels, set model.task to a multi-label one and write {SEPARATOR.join(_parts(joined[0]))}, or a list",
     )
+
+
+def _parts(name: str) -> list[str]:
+    """The names that a label joins; itself: none."""
+    if LISTED.fullmatch(name):
+        return [each for _, each in QUOTED.findall(name)]
+    return [each for each in JOINT.split(name.strip("[](){}")) if each]
 
 
 def is_whole_number(name: str) -> bool:

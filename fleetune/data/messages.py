@@ -11,7 +11,7 @@ SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL = ROLES = ("system", "developer", "user
 CALL = "function_call"
 """Role of a message that holds calls of the assistant as JSON, and key of a call as older files have it."""
 OTHER_ROLES = {
-    **dict.fromkeys(("human", "usr"), USER),
+    "human": USER,
     **dict.fromkeys(("gpt", "model", "bot", "chatbot"), ASSISTANT),
     **dict.fromkeys(("observation", "function", "tool_response", "ipython"), TOOL),
     **dict.fromkeys(("tool_call", CALL), CALL),
@@ -19,12 +19,25 @@ OTHER_ROLES = {
 """Roles by the names that some files give them."""
 WEIGHT, LOSS, TRAIN, TRAINING = FLAGS = ("weight", "loss", "train", "training")
 """Keys that say whether a message of the assistant carries loss, as OpenAI, ms-swift and axolotl call them."""
+MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+"""Keys and columns of what is no text."""
 Message = Mapping[str, Any]
 
 
 def is_flag(value: Any, number: int) -> bool:
     """Whether a value is 1 or 0, or the truth value that it stands for."""
     return isinstance(value, int | float) and value == number
+
+
+def spelled(value: Any) -> Any:
+    """A value of a column; the number or truth value that a text spells, as CSV files have them."""
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return float(text) if text else value
+    except ValueError:
+        return value
 
 
 def read_messages(location: str, column: str, found: Any) -> tuple[Message, ...]:
@@ -64,6 +77,13 @@ def _message(location: str, found: Any) -> dict[str, Any]:
             location=location,
         )
     message = {key: value for key, value in found.items() if value is not None}
+    media = next((key for key in MEDIA if message.pop(key, None)), None)
+    if media is not None:
+        raise Told(
+            "{location}: {media!r} holds no text, and only texts can be trained on; leave out the row or the key",
+            location=location,
+            media=media,
+        )
     if CALLS in message:
         message[CALLS] = check_calls(location, message[CALLS])
         message = with_objects(message) if message[CALLS] else {k: v for k, v in message.items() if k != CALLS}

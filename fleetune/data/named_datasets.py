@@ -173,6 +173,8 @@ def _first_labels(request: DataRequest, split: str, dataset: Any) -> HubTable:
 def streamed_rows(request: DataRequest, has_test: bool) -> tuple[int, int]:
     """Rows of the train and of the test split that a stream must give."""
     assert request.train_samples is not None and request.test_samples is not None
+    if request.only_tested:
+        return max(request.train_samples, request.test_samples), request.test_samples
     if has_test:
         return request.train_samples, request.test_samples
     share = request.held_out_share

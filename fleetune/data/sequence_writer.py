@@ -8,9 +8,9 @@ import numpy as np
 from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.task import Progress
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
-from fleetune.data.dialogues import BESIDE_TEXTS, INSTRUCTION, MESSAGE_COLUMNS, PROMPT, Chat, row_format, unread_columns
+from fleetune.data.dialogues import Chat
 from fleetune.data.examples import dialogue_format, examples, survey_tables
-from fleetune.data.job import Job, Written, assign_rows, placed_examples, saved_tokenizer, survey
+from fleetune.data.job import Job, Written, assign_rows, column_notes, placed_examples, saved_tokenizer, survey
 from fleetune.data.messages import ASSISTANT
 from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
 from fleetune.data.public_words import Told
@@ -30,29 +30,6 @@ def has_sequences(job: Job) -> bool:
         return True
     tables = (*job.source.train, *job.source.test)
     return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
-
-
-def unread_column_notes(job: Job) -> Iterator[str]:
-    """Sentences if rows have messages or completions beside the text that is read, or other columns that are not."""
-    table, text = job.source.train[0], job.source.text_column
-    if job.spec.task == "causal-lm" and job.source.format is None and text in table.columns:
-        other = row_format([name for name in table.columns if name != text], text, None)
-        if other is not None:
-            name = next(name for name in (*MESSAGE_COLUMNS, INSTRUCTION, PROMPT) if name in table.columns)
-            yield (
-                f"rows have {text!r}, which is read, and {name!r}, which is not; set data.format to {other} to read it"
-            )
-    for table in (*job.source.train, *job.source.test):
-        format, source = dialogue_format(table, job.source, job.spec), job.source
-        if format is not None:
-            unread = unread_columns(table.columns, format)
-        else:
-            content = source.text_column if job.spec.is_text else source.image_column
-            read = {content, source.target_column, source.label_column}
-            unread = tuple(name for name in table.columns if name in BESIDE_TEXTS - read)
-        if unread:
-            yield f"rows have columns that are not read: {', '.join(unread)}"
-            return
 
 
 def write_sequences(job: Job) -> Written:
@@ -76,7 +53,7 @@ def write_sequences(job: Job) -> Written:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = [*unread_column_notes(job), *told, *encoder.notes(total)]
+    notes = [*column_notes(surveys), *told, *encoder.notes(total)]
     for name, sequences in found.items():
         fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
         if not fitted.sequences:
@@ -92,7 +69,7 @@ def write_sequences(job: Job) -> Written:
         info, _ = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
         splits.append(info)
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
-    if TEST in hashes and not job.asked.local:
+    if TEST in hashes and not job.asked.local and not request.only_tested:
         # of one split, equal samples are kept together, so that only cut ones are in both
         notes += shared_notes(hashes[TRAIN], hashes[TEST], None if job.source.test else 0)
     return Written(
@@ -113,8 +90,9 @@ def _dated(tokenizer: Any, chat: Chat) -> Iterator[str]:
 def _endless(tokenizer: Any, chat: Chat, sequence: TokenSequence) -> Iterator[str]:
     """A sentence if no special token is learned at the end of a chat's last answer."""
     learned = sequence.ids[sequence.labels != IGNORE_INDEX].tolist()
-    ends = {end_token_id(tokenizer), *tokenizer.get_added_vocab().values()}
-    if chat.messages[-1]["role"] == ASSISTANT and not ends & set(learned[-AFTER_END:]):
+    added, last = set(tokenizer.get_added_vocab().values()), learned[-AFTER_END:]
+    ends = [each for each in last if each in added and tokenizer.decode([each]).strip()]  # some are of white space
+    if chat.messages[-1]["role"] == ASSISTANT and not ends and end_token_id(tokenizer) not in last:
         yield (
             "the chat template puts no special token at the end of the answers that are learned, so the model does not "
             "learn to stop; name a template that does with data.chat_template"

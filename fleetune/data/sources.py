@@ -53,8 +53,10 @@ BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label")
 
 def open_source(request: DataRequest, task: str) -> DataSource:
     """Open the tables of a request for a task; Refused if the source does not exist or cannot be read."""
-    opened = _open_source(request, task)
-    if isinstance(request.validation, float) and opened.test:
+    opened = _open_source(request, task, needs_train=not request.only_tested)
+    if request.only_tested:
+        opened = replace(opened, train=opened.train or opened.test, test=opened.test or opened.train)
+    elif isinstance(request.validation, float) and opened.test:
         raise Told(
             "data: validation asks for a share ({validation}), but {named} has a test split of its own; leave "
             "data.validation out, or let it name a source",

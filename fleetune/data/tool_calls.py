@@ -11,6 +11,9 @@ from typing import Any
 from fleetune.data.public_words import Told
 
 CALLS, FUNCTION, ARGUMENTS, NAME = "tool_calls", "function", "arguments", "name"
+OTHER_NAMES = frozenset({"parameters", "args", "kwargs", "params", "input"})
+"""Names of arguments in what Llama writes, and in calls of Cohere, LangChain, Gemini and Anthropic."""
+NOTHING: tuple[Any, ...] = (None, "", "{}", "[]", {}, [])
 Message = Mapping[str, Any]
 
 
@@ -56,7 +59,7 @@ def tool_names(tools: Sequence[Any]) -> list[str]:
 def check_calls(location: str, found: Any) -> list[Any]:
     """The calls of `tool_calls`, which some files hold as JSON text; each has a name."""
     calls = _json(found)
-    functions = [call.get(FUNCTION, call) if isinstance(call, dict) else None for call in calls or ()]
+    functions: list[Any] = [call.get(FUNCTION, call) if isinstance(call, dict) else None for call in calls or ()]
     if not isinstance(calls, list) or not all(isinstance(each, dict) and each.get(NAME) for each in functions):
         raise Told(
             "{location}: its {calls} are no list of calls, each of a function with a name; mend it or leave the row "
@@ -64,7 +67,30 @@ def check_calls(location: str, found: Any) -> list[Any]:
             location=location,
             calls=CALLS,
         )
+    for call, function in zip(calls, functions, strict=True):
+        beside = _beside(call, function)
+        if beside is not None:
+            raise Told(
+                "{location}: its call of {!r} has no {arguments} beside the name, and chat templates do not write what "
+                "{!r} holds; name it {arguments} and put it there",
+                function[NAME],
+                beside,
+                location=location,
+                arguments=ARGUMENTS,
+            )
     return calls
+
+
+def _beside(call: dict[str, Any], function: dict[str, Any]) -> str | None:
+    """The key in which a call that has no arguments where templates read them has them."""
+    given = function.get(ARGUMENTS)
+    if given not in NOTHING:
+        return None
+    for key, value in (*call.items(), *function.items()):
+        held = key in OTHER_NAMES or (given is None and isinstance(_json(value), dict | list))
+        if key != FUNCTION and held and value not in NOTHING:
+            return key
+    return None
 
 
 def fitting(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:

@@ -25,6 +25,7 @@ from fleetune.data.job import (
     Preparation,
     Written,
     assign_rows,
+    column_notes,
     placed_examples,
     saved_tokenizer,
     survey,
@@ -45,7 +46,7 @@ from fleetune.data.prepared_data import (
     file_digests,
 )
 from fleetune.data.public_words import Told
-from fleetune.data.sequence_writer import has_sequences, unread_column_notes, write_documents, write_sequences
+from fleetune.data.sequence_writer import has_sequences, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
 from fleetune.data.tokenization import TextEncoder, check_length
@@ -200,7 +201,7 @@ def _write_samples(job: Job) -> Written:
         pad_token_id=None if tokenizer is None else int(tokenizer.pad_token_id),
         notes=(
             *classes.notes,
-            *unread_column_notes(job),
+            *column_notes(surveys),
             *(() if isinstance(encoder, ImageEncoder) else encoder.notes(texts)),
             *untaught,
             *_dim_notes(surveys.values()),
@@ -278,10 +279,10 @@ def _training_notes(
     here can tell the second."""
     if job.asked.local:
         yield from unowned_class_notes(classes, job.asked.local_labels)
-        return
-    yield from absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])
-    if TEST in rows_by_split:
-        yield from _overlap_notes(surveys, rows_by_split, arrays)
+    elif not job.request.only_tested:
+        yield from absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])
+        if TEST in rows_by_split:
+            yield from _overlap_notes(surveys, rows_by_split, arrays)
 
 
 def _overlap_notes(

@@ -54,7 +54,8 @@ def check_written(tokenizer: Any, location: str, chat: Chat, learned: Collection
     source = str(tokenizer.get_chat_template(tools=list(chat.tools) or None))
     for number, message in enumerate(chat.messages, start=1):
         for key in message.keys() - PLAIN_KEYS:
-            if not any(_reads(source, each) for each in (REASONING if key in REASONING else {key})):
+            named = any(_reads(source, each) for each in (REASONING if key in REASONING else {key}))
+            if not named or not _matters(tokenizer, location, chat, learned, (number - 1, key)):
                 raise Told(
                     "{location}, message {number}: key {!r} is not known, and the chat template does not write it; "
                     "leave it out, or name a template that does with data.chat_template",
@@ -75,6 +76,28 @@ def check_written(tokenizer: Any, location: str, chat: Chat, learned: Collection
 def _reads(template: str, key: str) -> bool:
     """Whether a template names a key, as an attribute or between quotes."""
     return re.search(rf"""[.'"]{re.escape(key)}\b""", template) is not None
+
+
+def _matters(tokenizer: Any, location: str, chat: Chat, learned: Collection[int], place: tuple[int, str]) -> bool:
+    """Whether what the template writes is another, or nothing, where a message has another value of a key or none: it
+    may name the key of a part of a content, or of a tool.
+
+    Thoughts are looked for by words of ours, and a template may leave them out of an answer that is not learned.
+    """
+    number, key = place
+    message = chat.messages[number]
+    if key in REASONING or not message[key] or (message["role"] == ASSISTANT and number not in learned):
+        return True
+    said = rendered(tokenizer, location, chat.messages, chat.tools)
+    without = {each: value for each, value in message.items() if each != key}
+    for other in ({**without, key: "Qx0x0xQ"}, without):
+        changed = [*chat.messages[:number], other, *chat.messages[number + 1 :]]
+        try:
+            if rendered(tokenizer, location, changed, chat.tools) != said:
+                return True
+        except Told:  # it reads the key, and takes no such value
+            return True
+    return False
 
 
 def _left_out(tokenizer: Any, location: str, chat: Chat, learned: Collection[int]) -> str | None:

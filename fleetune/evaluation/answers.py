@@ -3,30 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
+from fleetune.data.answer_ends import around_answer
 from fleetune.data.dialogues import Chat
 from fleetune.data.examples import Example
-from fleetune.data.messages import ASSISTANT
-from fleetune.data.written_chats import rendered
-from fleetune.errors import Refused
-
-MARK = "\ue0f1"
-"""Character for private use, as an answer of which nothing is alike."""
-
-
-def around_answer(tokenizer: Any, location: str, chat: Chat) -> tuple[str, str]:
-    """What the chat template writes before the text of an answer, beyond the prompt, and after it.
-
-    Refused: it does not write an answer as it is given.
-    """
-    answered = [*chat.messages, {"role": ASSISTANT, "content": MARK}]
-    before, mark, after = rendered(tokenizer, location, answered, chat.tools).partition(MARK)
-    if not mark:
-        raise Refused(
-            f"{location}: the chat template does not write an answer as it is given, so which token ends one is not "
-            "known; train with another template (data.chat_template)"
-        )
-    prompt = rendered(tokenizer, location, chat.messages, chat.tools, add_generation_prompt=True)
-    return before.removeprefix(prompt) if before.startswith(prompt) else "", after
 
 
 def answer_text(tokenizer: Any, example: Example, prompt: list[int], written: list[int], ends: Collection[int]) -> str:

@@ -3,26 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
+from fleetune.data.answer_ends import learned_ends
 from fleetune.data.dialogues import Chat, Completion
 from fleetune.data.examples import Example
-from fleetune.data.tokenization import asked_ids, end_token_id
+from fleetune.data.tokenization import asked_ids
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
-from fleetune.evaluation.answers import around_answer
 
 
 def end_ids(tokenizer: Any, of_model: int | list[int] | None, example: Example) -> list[int]:
-    """Tokens that end what the model writes: the tokenizer's, the model's, and of a chat that after answers."""
-    found = {*(of_model if isinstance(of_model, list | tuple) else [of_model]), end_token_id(tokenizer)}
-    after = _after_answers(tokenizer, example.location, example.content) if isinstance(example.content, Chat) else []
-    return sorted({*(int(each) for each in found if each is not None), *after})
-
-
-def _after_answers(tokenizer: Any, location: str, chat: Chat) -> list[int]:
-    """The token that the chat template writes after an answer to a chat, if it writes one; no token of white space,
-    such as Gemma's for line breaks, which answers have in them."""
-    _, rest = around_answer(tokenizer, location, chat)
-    return [number for token, number in tokenizer.get_added_vocab().items() if token.strip() and rest.startswith(token)]
+    """Tokens that end what the model writes: its own, and those that training put there."""
+    own = of_model if isinstance(of_model, list | tuple) else [] if of_model is None else [of_model]
+    chat = example.content if isinstance(example.content, Chat) else None
+    return sorted({*map(int, own), *learned_ends(tokenizer, example.location, chat)})
 
 
 def prompt_ids(tokenizer: Any, example: Example) -> list[int]:

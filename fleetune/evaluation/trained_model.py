@@ -1,6 +1,7 @@
 """The trained model, loaded from its folder by transformers and PEFT alone, and its scores on a whole split."""
 
 import dataclasses
+import functools
 import json
 import math
 import warnings
@@ -21,6 +22,7 @@ from fleetune.contracts.metrics import ClassScore
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.contracts.tasks import predicts_labels, predicts_number, predicts_tokens
+from fleetune.data.answer_ends import folder_ends
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused, first_line
 from fleetune.evaluation.token_loss import samples_at_once, summed_loss
@@ -84,7 +86,7 @@ def write_merged(
 ) -> None:
     """Write the trained model as a plain Hugging Face folder: an adapter's weights are added to those of its base.
 
-    note: as in `load_result` and `copy_tokenizer`. Refused for an adapter of a weight that two layers share, because
+    note: as in `load_result` and `folder_ends`. Refused for an adapter of a weight that two layers share, because
     both would change.
     """
     folder = result_folder(checkpoint)
@@ -99,12 +101,13 @@ def write_merged(
         with one_thread():  # the same sums whoever merges again
             model, base = model.merge_and_unload(), source_folder(request)
         config = generating_configuration(saved_configuration(model_folder / MODEL), request)
-    else:
+    else:  # what it has of its base is in its folder; the base itself may be gone, or another by now
         config, base = model.config, folder
+        request = dataclasses.replace(request, source=request.source and str(folder), revision=None)
     with quiet():
         save_model(model, config, base, target)
         name_rope(target, request)
-    copy_tokenizer(folder, target, note)
+    copy_tokenizer(folder, target, functools.partial(folder_ends, note=note))
 
 
 def load_trained_model(folder: Path, task: str) -> nn.Module:

@@ -4,7 +4,7 @@ import dataclasses
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from fleetune.models.generation_settings import (
     name_rope,
     name_untied,
     save_model,
-    write_answer_end,
+    write_ends,
     write_generation,
 )
 from fleetune.models.model_class import IMAGE
@@ -95,16 +95,16 @@ def _export_base(config: PretrainedConfig, request: ModelRequest, start: Path, f
     rename_durably(written, folder / "base")
 
 
-def copy_tokenizer(source: Path, target: Path, note: Callable[[str], None]) -> None:
-    """Copy the files of a tokenizer or image processor, if there are any, to a model that ends answers as they do;
-    note: told why it may not."""
+def copy_tokenizer(source: Path, target: Path, ends: Callable[[Path], Iterable[int]]) -> None:
+    """Copy the files of a tokenizer or image processor, if there are any, to a model that ends what it writes as they
+    do; ends: as in `write_ends`."""
     for path in sorted(source.rglob("*")):
         if path.is_file() and not OF_MODEL.fullmatch(path.name):
             copied = target / path.relative_to(source)
             copied.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copied)
     name_no_code(target)
-    write_answer_end(target, source, note)
+    write_ends(target, source, ends)
 
 
 def _of_adapter(name: str) -> bool:

@@ -3,7 +3,7 @@
 import copy
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from transformers import GenerationConfig, PretrainedConfig
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.errors import first_line
 from fleetune.models.skeleton import canonical_names
 from fleetune.models.source import (
     GENERATION,
@@ -28,8 +27,6 @@ CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
 OLDER_ROPE = ("rope_theta", "rope_scaling", "rope_local_base_freq", "partial_rotary_factor")
 """Settings that transformers 5 writes as `rope_parameters` alone."""
-MARK = "\ue0f1"
-"""Character for private use, as an answer of which nothing is alike."""
 
 
 def generating_configuration(config: PretrainedConfig, request: ModelRequest) -> PretrainedConfig:
@@ -73,35 +70,19 @@ def write_generation(model: Any, config: PretrainedConfig, base: Path | None, ta
         _settings(config, base).to_json_file(target / GENERATION)  # contradictory ones, too
 
 
-def write_answer_end(folder: Path, source: Path, note: Callable[[str], None]) -> None:
-    """Add to a folder's generation settings the token that a chat template writes after an answer: training by another
-    template than the base's taught the model to end with it, and its base's settings do not know it.
+def write_ends(folder: Path, source: Path, ends: Callable[[Path], Iterable[int]]) -> None:
+    """Add to a folder's generation settings the tokens that training put behind texts and answers: the settings of its
+    base may not know them, and the model would run on.
 
-    source: the folder of the tokenizer of training, if there is one; note: told where its template does not tell.
+    source: the folder of the tokenizer of training, if there is one; ends: gives such tokens of it.
     """
     file = folder / GENERATION
     if not file.exists() or not any((source / name).exists() for name in TOKENIZERS):
         return
-    from transformers import AutoTokenizer  # takes seconds, which a model without one does not need
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-        if tokenizer.chat_template is None:
-            return
-        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}]
-        _, mark, rest = str(tokenizer.apply_chat_template(turns, tokenize=False)).partition(MARK)
-        said = "" if mark else "the template does not write it as it is given"
-    except Exception as error:  # of a dozen parsers, and of templates: programs, some of them for other chats
-        said = first_line(error)
-    if said:
-        note(f"{GENERATION} has the end tokens of the base alone, without the one that the chat template puts: {said}")
-        return
-    added = tokenizer.get_added_vocab().items()  # some are of white space, which answers have in them
-    ends = [number for token, number in added if token.strip() and rest.startswith(token)]
     settings = json_io.parse_plain(file.read_bytes(), str(file))
     known = settings.get("eos_token_id")
     before = known if isinstance(known, list) else [] if known is None else [known]
-    if new := sorted(set(ends) - set(before)):
+    if new := sorted(set(ends(source)) - set(before)):
         found = [*before, *new]
         settings["eos_token_id"] = found if len(found) > 1 else found[0]
         file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -40,6 +40,12 @@ class RandomDraw:
     order: tuple[int, ...]
     """Dimensions from the outermost to the innermost in memory, the order in which numbers are drawn."""
 
+    def divided(self, batch: str) -> tuple[int, ...] | None:
+        """Return the dimension that counts samples, in a tuple that is empty where all devices draw the same; None if
+        the draw cannot be divided by samples. batch: the batch symbol."""
+        dims = tuple(dim for dim, size in enumerate(self.shape) if not size.isdigit())
+        return dims if len(dims) <= 1 and all(self.shape[dim] == batch for dim in dims) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -164,7 +164,13 @@ def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torc
         shapes = list(tensor.shape), list(named[matched].shape)
         if shapes[0] != shapes[1]:
             raise Refused(f"{path}: {key} {_misfit(key, *shapes, classifies)}")
-        found[matched] = tensor if _is_base(matched) else tensor.to(named[matched].dtype)
+        held = tensor.to(named[matched].dtype)
+        if not bool(held.isfinite().all()):
+            raise Refused(
+                f"{path}: {key} holds NaN or infinity, from which nothing can be trained; give an adapter from before "
+                "its training diverged as lora.start"
+            )
+        found[matched] = tensor if _is_base(matched) else held
     lacking = sorted(name for name in tensors if ("lora_" in name or MODULES_TO_SAVE in name) and name not in found)
     if lacking:
         raise Refused(

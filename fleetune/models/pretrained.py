@@ -83,12 +83,14 @@ class Pretrained:
             for name in found.missing_keys - self._given
             if not name.endswith("num_batches_tracked") and (name in buffers or _entry(base, name).requires_grad)
         }
-        self._coded = [
-            key
-            for name in self._given
-            for key in self._keys.get(name, ())
-            if self._quantizer is None and _is_coded(described[key], self._state[name])
-        ]
+        read = [(described[key], key, name) for name in self._given for key in self._keys.get(name, ())]
+        plain = read if self._quantizer is None else []
+        self._coded = [key for stored, key, name in plain if _is_coded(stored, self._state[name])]
+        self._bytes = {
+            key: stored.dtype
+            for stored, key, _ in plain
+            if stored.dtype.is_floating_point and stored.element_size() == 1
+        }
 
     @property
     def given(self) -> set[str]:
@@ -140,7 +142,11 @@ class Pretrained:
             raise Refused(
                 f"model: {self._folder}: transformers cannot convert {name} ({reason}); fetch the model again"
             )
-        coded = sorted(self._coded) + [key for key in self._left_over if CODES.search(key) and self._has_owner(key)]
+        coded = sorted(self._coded) + [
+            key
+            for key in self._left_over
+            if (CODES.search(key) and self._has_owner(key)) or (self._bytes and "scale" in key)
+        ]
         if coded:
             raise Refused(
                 f"model: {self._folder}: {coded[0]} belongs to a quantised weight ({len(coded)} in all), and "
@@ -182,6 +188,12 @@ class Pretrained:
             said.append(
                 f"{_some(new)} of {whose} start from random values and are trained: {self._folder} does not hold them, "
                 "or in another shape"
+            )
+        if self._bytes:
+            key, dtype = min(self._bytes.items())
+            said.append(
+                f"{_some(sorted(self._bytes))} of {self._folder} are stored as {str(dtype).removeprefix('torch.')} "
+                "without scales, and their numbers are taken as they are, as transformers loads them"
             )
         for name, source in sorted(self._untied.items()):
             said.append(

@@ -7,6 +7,7 @@ functions without such a record are refused. A device that holds all samples run
 """
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -48,11 +49,26 @@ class RandomContext:
 def like_random_output(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
     """Return a tensor with the shape and strides of the numbers that a call of torch draws.
 
-    None for a call that draws nothing, or nothing that can be divided by samples.
+    None for a call that draws nothing, or what `draws_whole` names.
     """
     rule = _DRAWN.get(func)
     drawn: torch.Tensor | None = rule(*args, **kwargs) if rule is not None else None
     return drawn
+
+
+def draws_whole(func: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a call draws what has no rule here, so that no device can draw the part of its own samples.
+
+    Calls that are not known here are found when a device runs them.
+    """
+    if getattr(func, "__name__", "") not in _WHOLE:
+        return False
+    try:
+        given = inspect.signature(func).bind(*args, **kwargs)
+    except ValueError:  # a function of C++, which has no signature
+        return True
+    given.apply_defaults()
+    return bool(given.arguments.get("training", True)) and given.arguments.get("dropout_p") != 0.0
 
 
 class ShardedDraws(TorchFunctionMode):
@@ -91,8 +107,8 @@ class ShardedDraws(TorchFunctionMode):
         recorded = next(self._expected, None)
         if recorded is None or len(recorded.shape) != own.dim():
             raise _unrecorded(own)
-        dims = [dim for dim, size in enumerate(recorded.shape) if not size.isdigit()]
-        if len(dims) > 1 or any(recorded.shape[dim] != self._batch for dim in dims):
+        dims = recorded.divided(self._batch)
+        if dims is None:
             raise Refused(
                 f"model: a random tensor of shape {tuple(own.shape)} has no dimension that is this device's "
                 f"{self._own} samples; give its segment one device"
@@ -135,8 +151,9 @@ class ShardedDraws(TorchFunctionMode):
         weights = torch._safe_softmax(weights, -1)  # zeros for a fully masked row, as in torch
         return (weights * self.mask(weights, float(given["dropout_p"]))) @ value
 
-    def rand(self, func: Any, drawn: torch.Tensor, *size: Any, **kwargs: Any) -> torch.Tensor:
-        return self._shard_of(drawn, torch.Tensor.uniform_ if func is torch.rand else torch.Tensor.normal_)
+    def rand(self, func: Any, drawn: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        uniform = func in (torch.rand, torch.rand_like)
+        return self._shard_of(drawn, torch.Tensor.uniform_ if uniform else torch.Tensor.normal_)
 
     def filled(self, func: Any, drawn: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Fill a tensor in place; one without samples, as a move of all positions, gets the same on each device."""
@@ -260,6 +277,9 @@ _RULES: dict[Any, Any] = {
     torch.randn: ShardedDraws.rand,
     torch.Tensor.uniform_: ShardedDraws.filled,
     torch.Tensor.normal_: ShardedDraws.filled,
+    torch.Tensor.exponential_: ShardedDraws.filled,
+    torch.rand_like: ShardedDraws.rand,
+    torch.randn_like: ShardedDraws.rand,
 }
 _DRAWN: dict[Any, Any] = {
     torch.nn.functional.dropout: _of_dropout,
@@ -269,7 +289,26 @@ _DRAWN: dict[Any, Any] = {
     torch.randn: _of_rand,
     torch.Tensor.uniform_: _of_filled,
     torch.Tensor.normal_: _of_filled,
+    torch.Tensor.exponential_: _of_filled,
+    torch.rand_like: torch.empty_like,
+    torch.randn_like: torch.empty_like,
 }
+_WHOLE = {
+    *(
+        "bernoulli",
+        "bernoulli_",
+        "multinomial",
+        "normal",
+        "poisson",
+        "binomial",
+        "log_normal_",
+        "cauchy_",
+        "geometric_",
+    ),
+    *("randint", "randint_like", "random_", "randperm", "rrelu", "gumbel_softmax", "alpha_dropout", "dropout1d"),
+    *("dropout2d", "dropout3d", "feature_alpha_dropout", "multi_head_attention_forward"),
+}
+"""Names of torch's other random functions."""
 _MEANS: dict[Any, Any] = {
     torch.rand: 0.5,
     torch.rand_like: 0.5,

@@ -22,7 +22,7 @@ from fleetune.models.operations import (
     is_allowed,
     torch_function,
 )
-from fleetune.models.randomness import like_random_output
+from fleetune.models.randomness import draws_whole, like_random_output
 
 StandIn = Callable[[torch.Tensor], torch.Tensor]
 
@@ -162,10 +162,12 @@ class Recording(TorchFunctionMode):
             item = owner.tensor
 
     def _keep_draw(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Record the random tensor that the current operation draws, if any."""
+        """Record the random tensor that the current operation draws, if any. A size "?": it cannot be divided."""
         drawn = like_random_output(func, args, kwargs)
         if drawn is not None:
             self._draws.append(g.RandomDraw(shape=tuple(str(size) for size in drawn.shape), order=_memory_order(drawn)))
+        elif draws_whole(func, args, kwargs):
+            self._draws.append(g.RandomDraw(shape=("?",), order=(0,)))
 
     def custom_gradient(self, call: Any, function: type, args: Any, kwargs: Any) -> Any:
         """Replace Function.apply: Refused between leaf modules, since only its forward could be recorded."""

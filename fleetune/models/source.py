@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
@@ -15,6 +15,7 @@ from fleetune.contracts.tasks import head_of, predicts_tokens, problem_type
 from fleetune.errors import Refused, TryAgain, first_line
 from fleetune.filesystem import check_symlinks
 from fleetune.hub import COMMIT, MODEL, HubSilence, commit_of
+from fleetune.models.rotary_settings import rotary_advice, rotary_places, set_setting
 from fleetune.models.stored_codes import SETTING, dequantise_when_read
 
 if TYPE_CHECKING:
@@ -157,9 +158,11 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
             raise Refused(f"model: {folder} has no usable config.json ({reason})") from None
     for key, value in changes.items():
         if not _has_setting(config, key, folder is None):
-            raise Refused(f"model: config.{key} is not a setting of {type(config).__name__}; see its documentation")
+            raise Refused(
+                f"model: config.{key} is not a setting of {type(config).__name__}; {rotary_advice(config, key)}"
+            )
         try:
-            _change(config, key, value)
+            set_setting(config, key, copy.deepcopy(value))
         except Exception as error:  # each configuration class raises its own kind of error
             reason = " ".join(str(error).split())[:160]
             raise Refused(f"model: config.{key} cannot be {value!r} ({reason})") from None
@@ -176,17 +179,6 @@ def requested_configuration(request: ModelRequest) -> "PretrainedConfig":
     elif folder is not None:
         vars(made).pop(SETTING, None)  # an empty one, with which transformers loads nothing
     return made
-
-
-def _change(config: "PretrainedConfig", key: str, value: Any) -> None:
-    """Set a setting; one of rotary positions keeps the base's of what it leaves out, as config.json has them apart."""
-    value, before = copy.deepcopy(value), getattr(config, "rope_parameters", None)
-    if key in ("rope_scaling", "rope_parameters") and isinstance(value, dict) and isinstance(before, dict):
-        kept = {name: before[name] for name in ("rope_theta", "partial_rotary_factor") if name in before}
-        config.rope_parameters = {**kept, **value}
-        config.standardize_rope_params()
-    else:
-        setattr(config, key, value)
 
 
 def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedConfig":
@@ -228,14 +220,11 @@ def content_digest(request: ModelRequest) -> str:
 
 
 def content_marks(request: ModelRequest) -> tuple[tuple[str, int, int, int, int], ...]:
-    """Return what shows that a file of the user's was touched: path, inode, size, and when it was changed, in ns.
-
-    What comes from the hub, by its commit, is never changed.
-    """
-    source = Path(request.source) if request.source and Path(request.source).is_dir() else None
+    """Return what shows that a file of `content_digest` was touched: path, inode, size, and when it was changed, in ns.
+    Files of packages and of the hub's cache can be changed as others can."""
     return tuple(
         (str(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        for folder in (source, adapter_folder(request))
+        for folder in (source_folder(request), adapter_folder(request))
         if folder is not None and folder.is_dir()
         for _, path in _model_files(folder)
         for found in (path.stat(),)
@@ -273,7 +262,8 @@ def _for_training(
             if given or getattr(part, "pad_token_id", None) is None:
                 part.pad_token_id = pad_token_id or 0
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = getattr(config, "pad_token_id", None)  # as T5's folders have it
+        start = getattr(getattr(config, "decoder", None), "bos_token_id", None)  # as T5Gemma's code has it
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None) if start is None else start  # as T5's
     _refuse_router_loss(config)
     return config
 
@@ -308,7 +298,7 @@ def _has_setting(config: "PretrainedConfig", key: str, made_anew: bool) -> bool:
     from transformers.integrations.heterogeneity.configuration_utils import AmbiguousGlobalPerLayerAttributeError
 
     try:
-        return hasattr(config, key)
+        return hasattr(config, key) or bool(rotary_places(config, key))
     except Exception as error:
         if made_anew and isinstance(error, AmbiguousGlobalPerLayerAttributeError):
             return True
@@ -358,6 +348,8 @@ def _from_hub(name: str, revision: str | None) -> Path:
 
 def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
     """Return the folder of a commit, or of the one to which a branch or tag points now."""
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        raise Refused(f"model: source {name} is gone: there is no such folder; put it back, or give another as source")
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]

@@ -156,7 +156,8 @@ def sample_shortage(problem: Problem, group: Sequence[str], least: int) -> Infea
         unit = next(unit.name for unit in problem.profile.units if unit.min_samples == least)
         return Infeasible(
             f"a group of {len(group)} devices ({', '.join(group)}) cannot share the samples of unit {unit}, whose "
-            "batch norms need the whole micro-batch on one device; name one device, or take strategy asteroid"
+            "batch norms or random draws need the whole micro-batch on one device; name one device, or take strategy "
+            "asteroid"
         )
     each = "one sample" if least == 1 else f"{least} samples"
     return Infeasible(

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from fleetune.data.prepared_data import IDS, MASK, POSITIONS, PreparedData, sample_spans
+from fleetune.data.prepared_data import COUNTED_ROWS, IDS, MASK, POSITIONS, PreparedData, sample_spans
 from fleetune.errors import Refused, first_line
 
 ROWS = 2
-"""Number of rows that are compared."""
-SEARCHED_ROWS = 256
+"""Number of rows of several samples that are compared."""
 FACTOR = 50.0
 """Largest accepted difference, as a multiple of the measured rounding."""
 FLOAT32_EPS = torch.finfo(torch.float32).eps
@@ -46,10 +45,10 @@ def check_packing(model: nn.Module, data: PreparedData) -> None:
 def _differences(model: nn.Module, data: PreparedData) -> tuple[float, float]:
     """The largest relative difference of a sample's logits, packed and alone; and the one that rounding makes."""
     worst, rounding = 0.0, 0.0
-    for row in _shared_rows(data):
-        ids, positions = torch.from_numpy(row[IDS])[None], torch.from_numpy(row[POSITIONS])[None]
-        packed = model(**{IDS: ids, POSITIONS: positions}).logits[0]
-        for first, end in sample_spans(row[POSITIONS]):
+    for batch, spans in _batches(data):
+        together, positions = (torch.from_numpy(batch[name]) for name in (IDS, POSITIONS))
+        packed, ids = model(**{IDS: together, POSITIONS: positions}).logits[0], together[:1]
+        for first, end in spans:
             own = ids[:, first:end]
             alone = model(**{IDS: own, MASK: torch.ones_like(own)}).logits[0]
             padded, mask = torch.zeros_like(ids), torch.zeros_like(ids)
@@ -59,7 +58,7 @@ def _differences(model: nn.Module, data: PreparedData) -> tuple[float, float]:
             worst = max(worst, _relative(packed[first:end], alone))
             rounding = max(rounding, _relative(beside_padding, alone), torch.finfo(alone.dtype).eps)
             rounding = max(rounding, min(_moved(model, own, first, ids.shape[1], alone), FLOAT32_EPS))
-    return max(worst, _beside_longer_samples(model, data)), rounding
+    return worst, rounding
 
 
 def _moved(model: nn.Module, own: torch.Tensor, first: int, width: int, alone: torch.Tensor) -> float:
@@ -75,32 +74,28 @@ def _moved(model: nn.Module, own: torch.Tensor, first: int, width: int, alone: t
     return _relative(model(**{IDS: ids, MASK: mask, POSITIONS: positions}).logits[0, first:end], alone)
 
 
-def _beside_longer_samples(model: nn.Module, data: PreparedData) -> float:
-    """The relative change of a row's logits when the row with the longest sample is computed with it.
+def _batches(data: PreparedData) -> Iterator[tuple[dict[str, np.ndarray], list[tuple[int, int]]]]:
+    """Rows of all that are computed together, and the samples of the first one that are compared: the first rows of
+    several samples, and the shortest sample of all beside the longest one.
 
     Some rotary embeddings (LongRoPE) choose their factors by the largest position of the whole batch.
     """
-    rows = sorted(_rows(data), key=lambda row: int(row[POSITIONS].max()))
-    ids, positions = (torch.from_numpy(np.stack([rows[0][name], rows[-1][name]])) for name in (IDS, POSITIONS))
-    together = model(**{IDS: ids, POSITIONS: positions}).logits
-    return _relative(together[0], model(**{IDS: ids[:1], POSITIONS: positions[:1]}).logits[0])
-
-
-def _shared_rows(data: PreparedData) -> Iterator[dict[str, np.ndarray]]:
-    """The first rows that hold several samples."""
-    found = 0
-    for row in _rows(data):
-        if len(sample_spans(row[POSITIONS])) > 1:
-            yield row
-            found += 1
-        if found == ROWS:
-            return
-
-
-def _rows(data: PreparedData) -> Iterator[dict[str, np.ndarray]]:
-    """The first rows, by name of their array."""
-    for number in range(min(data.size("train"), SEARCHED_ROWS)):
-        yield {name: array[0] for name, array in data.rows("train", [number]).items()}
+    shared, shortest, longest = list[int](), (data.shape(IDS)[0] + 1, 0), (0, 0)
+    for first in range(0, data.size("train"), COUNTED_ROWS):
+        block = range(first, min(first + COUNTED_ROWS, data.size("train")))
+        positions = data.rows("train", block, {POSITIONS})[POSITIONS]
+        follows = np.diff(positions, append=0) > 0  # another token of the sample
+        lengths = np.where((positions > 0) & ~follows, positions + 1, 0)  # where a sample ends
+        several = np.flatnonzero((lengths > 0).sum(axis=1) > 1)[:ROWS]
+        shared += [first + int(row) for row in several]
+        least, most = np.where(lengths > 0, lengths, shortest[0]).min(axis=1), lengths.max(axis=1)
+        shortest = min(shortest, (int(least.min()), first + int(least.argmin())))
+        longest = max(longest, (int(most.max()), first + int(most.argmax())))
+    for number in shared[:ROWS]:
+        row = data.rows("train", [number])
+        yield row, sample_spans(row[POSITIONS][0])
+    both = data.rows("train", [shortest[1], longest[1]])
+    yield both, [span for span in sample_spans(both[POSITIONS][0]) if span[1] - span[0] == shortest[0]][:1]
 
 
 def _relative(found: torch.Tensor, own: torch.Tensor) -> float:

@@ -183,12 +183,13 @@ def smallest_batch(recorded: Graph, skeleton: nn.Module) -> int:
 
 def min_samples(recorded: Graph, skeleton: nn.Module, micro_batch_samples: int) -> dict[str, int]:
     """Return, by unit, the fewest samples of each micro-batch that a device can have: all of them if the unit has a
-    batch norm, else 1."""
+    batch norm or draws what cannot be divided by samples, else 1."""
     whole = {
         unit.name
         for unit in recorded.units
         for node in map(recorded.node, unit.nodes)
-        if node.kind == MODULE and sees_whole_batch(skeleton.get_submodule(node.target))
+        if any(draw.divided(recorded.batch) is None for draw in node.draws)
+        or (node.kind == MODULE and sees_whole_batch(skeleton.get_submodule(node.target)))
     }
     return {unit.name: micro_batch_samples if unit.name in whole else 1 for unit in recorded.units}
 

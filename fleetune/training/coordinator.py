@@ -1,6 +1,7 @@
 """Runs a training: starts workers, commits rounds, keeps checkpoints, and writes the trained model and its metrics."""
 
 import errno
+import functools
 import json
 import shutil
 import statistics
@@ -15,6 +16,7 @@ from fleetune.clock.costs import memory_warnings
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import DeviceAmount, LinkBytes, RoundMetrics, TrainingMetrics
 from fleetune.contracts.plan import Plan
+from fleetune.data.answer_ends import folder_ends
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.models.export import copy_tokenizer, export_model
@@ -158,7 +160,7 @@ def _write_artifacts(
     model = export_model(config, task.model, task.model_folder / INIT_WEIGHTS, trained_tensors(state), checkpoint)
     processing = PreparedData(task.data_folder).processing
     if processing is not None:
-        copy_tokenizer(processing, model, task.note)
+        copy_tokenizer(processing, model, functools.partial(folder_ends, note=task.note))
     (checkpoint / "round.json").write_text(json.dumps({"round": found.mark.round}) + "\n", encoding="utf-8")
     json_io.write(metrics, task.output / "metrics" / "training.json")
     if plans := [json_io.dump(plan) for plan in later]:

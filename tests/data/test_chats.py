@@ -251,6 +251,23 @@ def test_a_template_that_never_ends_an_answer_is_told(tmp_path: Path) -> None:
         assert any(said in note for note in data.info.notes) == told, template
 
 
+def test_white_space_ends_no_answer(tmp_path: Path) -> None:
+    """Bug: Gemma's token of line breaks after an answer was taken for its end mark; one that ends texts is one."""
+    breaks = CHATML.replace("<|im_end|>\n", "\n\n")
+    spec = chat_spec(tmp_path / "t", breaks)
+    tokenizer = open_tokenizer(spec)
+    tokenizer.add_tokens(["\n\n"])
+    tokenizer.chat_template = breaks
+    tokenizer.save_pretrained(tmp_path / "t")
+    source = json_lines(tmp_path / "r.jsonl", chats(12))
+    for name, end, told in (("a", None, True), ("b", "\n\n", False)):
+        if end is not None:
+            tokenizer.eos_token = end
+            tokenizer.save_pretrained(tmp_path / "t")
+        data = prepared(tmp_path / name, source, spec, max_length=64)
+        assert any("so the model does not learn to stop" in note for note in data.info.notes) == told
+
+
 @pytest.mark.parametrize(
     ("row", "number"),
     [

@@ -56,7 +56,7 @@ def test_several_labels_are_lists_or_texts(tmp_path: Path) -> None:
     assert {sample.label for sample in preview(data, 6).samples} <= {"a, b", "a", "none", "b", "c", "a, c"}
 
 
-@pytest.mark.parametrize("between", [",", ";", " ", "/", ", "])
+@pytest.mark.parametrize("between", [",", ";", " ", "/", ", ", "&", "+"])
 @pytest.mark.parametrize("spec", [SEVERAL, InputSpec(task="sequence-classification", vocab_size=264)])
 def test_labels_joined_by_another_sign_are_told(spec: InputSpec, between: str, tmp_path: Path) -> None:
     """Bug: red,green was a class of its own beside red and green, without a word. Where rows have several labels, red
@@ -66,8 +66,37 @@ def test_labels_joined_by_another_sign_are_told(spec: InputSpec, between: str, t
     assert any("set model.task to a multi-label one and write red|green, or a list" in note for note in data.info.notes)
     (tmp_path / "e").mkdir()
     data = made(tmp_path / "e", spec, ["red", f"red{between}brown", "green"] * 4)
-    hinted = spec is SEVERAL and between != " "
+    hinted = spec is SEVERAL and between not in (" ", "&", "+")
     assert any("of their own" in note for note in data.info.notes) == hinted
+
+
+@pytest.mark.parametrize(
+    ("joined", "told"),
+    [
+        ("red|green", True),
+        ("red | green", True),
+        ("[red, green]", True),
+        ('["red", "green"]', True),
+        ("['red', 'brown']", True),
+        ("['red' 'green']", True),
+        ("('red',)", True),
+        ("{'red', 'green'}", True),
+        ("['brown']", False),
+        ("red|brown", False),
+        ("red (dark)", False),
+        ("red+", False),
+        ("[0, 10)", False),
+    ],
+)
+def test_labels_that_are_lists_where_rows_have_one_are_told(joined: str, told: bool, tmp_path: Path) -> None:
+    """Bug: the labels of a row with bars between them, or as a program writes a list, were a class without a word; a
+    name that only looks so is none."""
+    data = made(tmp_path, replace(SEVERAL, task="sequence-classification"), ["red", "green", joined] * 4)
+    said = [note for note in data.info.notes if "are classes of their own beside those that they are made of" in note]
+    assert len(said) == told and len(data.labels) == 3
+    assert all(f"labels such as {joined!r}" in note for note in said)
+    if "brown" not in joined and "," in joined and joined != "('red',)":
+        assert all("and write red|green, or a list" in note for note in said)
 
 
 @pytest.mark.parametrize("rows", [[["c"], ["b"], [], ["b"]], [["a"], [], [], ["a"]]])

@@ -53,6 +53,45 @@ def test_arguments_are_written_as_json_once(name: str, arguments: Any, tmp_path:
         assert json.loads(begun.partition("<|im_end|>")[0]) == ARGUMENTS
 
 
+MISPLACED: dict[str, tuple[dict[str, Any], str]] = {
+    "in Llama's texts": ({"type": "function", "function": {"name": "f", "parameters": {"a": 1}}}, "parameters"),
+    "Cohere's": ({"name": "f", "parameters": {"a": 1}}, "parameters"),
+    "LangChain's": ({"name": "f", "args": {"a": 1}, "id": "1", "type": "tool_call"}, "args"),
+    "JSON text": ({"function": {"name": "f", "args": '{"a": 1}'}}, "args"),
+    "Anthropic's": ({"name": "f", "input": {"a": 1}, "arguments": {}}, "input"),
+    "beside nothing": ({"function": {"name": "f", "arguments": None, "values": [1]}}, "values"),
+    "beside the function": ({"function": {"name": "f"}, "arguments": {"a": 1}}, "arguments"),
+}
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_arguments_of_another_name_are_refused(name: str) -> None:
+    """Bug: a call whose arguments are called parameters or args was learned as a call of nothing."""
+    call, key = MISPLACED[name]
+    said = (
+        f"row 1, message 2: its call of 'f' has no arguments beside the name, .* what '{key}' holds; name it arguments"
+    )
+    with pytest.raises(Refused, match=said):
+        chat_of({"messages": [USER, {"role": "assistant", "tool_calls": [call]}]}, any_loss=True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"arguments": {}},
+        {"arguments": {"a": 1}, "parameters": {"type": "object"}},
+        {"arguments": "{}", "args": {}, "result": {"b": 2}},
+        {"description": "tells the time", "index": 0},
+    ],
+)
+def test_a_call_may_have_no_arguments_and_other_keys(more: dict[str, Any]) -> None:
+    """Functions of no arguments are called, too, and what is not an argument is no reason to refuse a call."""
+    call = {"function": {"name": "now", **more}}
+    found = chat_of({"messages": [USER, {"role": "assistant", "tool_calls": [call]}]}, any_loss=True)
+    assert found.messages[1]["tool_calls"][0]["function"]["name"] == "now"
+
+
 @pytest.mark.parametrize("arguments", ["not JSON", "[1]", "3", ""])
 def test_other_arguments_stay_as_they_are(arguments: str) -> None:
     """What is not the JSON text of an object is left to the template."""

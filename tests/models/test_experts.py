@@ -19,6 +19,7 @@ from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
 from fleetune.models.source import configuration
 from fleetune.models.weights import WeightReader
+from fleetune.profiling.profile import min_samples
 from tests.support.models.cuts import cut, run_cut
 from tests.support.models.instances import CPU, Recorded, batch, recorded
 from tests.support.training.model_families import LANGUAGE, Family
@@ -39,6 +40,7 @@ MIXTURES = (
     ),
 )  # fmt: skip
 MIXTRAL = MIXTURES[0]
+DRAWING = Family("phimoe", LANGUAGE, {"model_type": "phimoe", **SIZES, "num_local_experts": 4})
 EPSILON = torch.finfo(torch.float32).eps
 
 
@@ -96,6 +98,15 @@ def test_a_mixtures_folder_as_the_hub_has_it_is_read_unit_by_unit(tmp_path: Path
     assert all(torch.equal(value, expected[name]) for name, value in segment.parameters.items())
     again = initial_model(config, request, tmp_path / INIT_WEIGHTS).state_dict()
     assert all(torch.equal(again[name], value) for name, value in expected.items())
+
+
+def test_layers_whose_experts_are_drawn_need_the_whole_micro_batch(tmp_path: Path) -> None:
+    """Bug: PhiMoE, which draws its experts for all tokens of a micro-batch at once, was refused only when a group had
+    begun to train it. The profile says so, and planners give such layers one device each."""
+    ready = recorded(DRAWING, tmp_path)
+    needed = min_samples(ready.graph, ready.whole(), micro_batch_samples=6)
+    assert {name for name, samples in needed.items() if samples == 6} == {"model.layers.0", "model.layers.1"}
+    assert set(needed.values()) == {1, 6}
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.data.answer_ends import folder_ends
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import write_init_weights
 from fleetune.models.source import configuration
+from tests.support.data.samples import CAUSAL, json_lines, prepared, whole
 from tests.support.training.model_families import ENCODER, LANGUAGE, TEXT
 
 LLAMA = {"model_type": "llama", "num_key_value_heads": 1, "eos_token_id": 2, **ENCODER}
@@ -167,9 +170,13 @@ HIDDEN = CHATML.replace("m.content", "m.content[:0]")
     ("template", "added", "said"),
     [
         (CHATML, ["<|im_end|>"], ""),
-        ("{{ raise_exception('no') }}", [], "the one that the chat template puts: no"),
+        (
+            "{{ raise_exception('no') }}",
+            [],
+            "a question and its answer: the chat template does not take its messages (no)",
+        ),
         ("{% for m in messages %}{{ m.content }}\n\n{% endfor %}", [], ""),
-        (HIDDEN, [], "the template does not write it as it is given"),
+        (HIDDEN, [], "a question and its answer: the chat template does not write an answer as it is given"),
         (None, [], ""),
     ],
     ids=["chatml", "raises", "blank", "hides", "none"],
@@ -186,12 +193,31 @@ def test_a_model_ends_an_answer_as_its_template_does(
     tokenizer.add_tokens(["\n\n"])
     tokenizer.chat_template = template
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    copy_tokenizer(tmp_path / "tokenizer", folder, notes.append)
+    copy_tokenizer(tmp_path / "tokenizer", folder, partial(folder_ends, note=notes.append))
     written = json.loads((folder / "generation_config.json").read_text())
     ends = [2, 7, *tokenizer.convert_tokens_to_ids(added)]
     assert written == {**SETTINGS, "eos_token_id": ends}
     assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == ends
     assert len(notes) == bool(said) and all(said in each for each in notes)
+
+
+@pytest.mark.parametrize(
+    ("known", "found"), [(7, [7, 2]), ([7, 2], [7, 2]), (None, 2)], ids=["another", "both", "none"]
+)
+@pytest.mark.parametrize("template", [None, CHATML])
+def test_a_model_ends_a_text_as_training_ends_it(known: Any, found: Any, template: str | None, tmp_path: Path) -> None:
+    """Bug: where there was no chat template, a model that had learned to end texts with its tokenizer's end token wrote
+    on behind it, since the settings of its base did not have that token."""
+    folder = exported(base(tmp_path / "base", {"eos_token_id": known}), tmp_path)
+    data = prepared(
+        tmp_path / "data", json_lines(tmp_path / "rows.jsonl", [{"text": f"a{number}"} for number in range(9)]), CAUSAL
+    )
+    assert data.tokenizer is not None and set(whole(data, "train")["labels"][:, 3]) == {2}
+    tokenizer = AutoTokenizer.from_pretrained(data.tokenizer)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(data.tokenizer)
+    copy_tokenizer(data.tokenizer, folder, partial(folder_ends, note=pytest.fail))
+    assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == found
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
@@ -207,7 +233,7 @@ def test_an_adapters_readme_ends_answers_and_leaves_the_base_as_it_is(
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", *(f"<more {number}>" for number in range(100))])
     tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    copy_tokenizer(tmp_path / "tokenizer", folder, pytest.fail)
+    copy_tokenizer(tmp_path / "tokenizer", folder, partial(folder_ends, note=pytest.fail))
     assert len(AutoTokenizer.from_pretrained(folder)) == len(tokenizer) > ENCODER["vocab_size"]
     code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
     found: dict[str, Any] = {}
@@ -224,5 +250,5 @@ def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
     told = list[str]()
-    copy_tokenizer(tmp_path / "tokenizer", folder, told.append)
-    assert "has the end tokens of the base alone" in told[0]
+    copy_tokenizer(tmp_path / "tokenizer", folder, partial(folder_ends, note=told.append))
+    assert "do not have what the tokenizer or its chat template puts after answers" in told[0]

@@ -197,9 +197,25 @@ def test_an_empty_quantization_config_says_nothing(tmp_path: Path) -> None:
     assert notes == () and compare_start(config, request, drawn) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_of_eight_bits_without_scales_are_told(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Bug: they trained as they are, without a word, whatever scales they once had. transformers loads the same."""
+    llama(tmp_path)
+    change(tmp_path, lambda tensors: {**tensors, PROJECTION: (tensors[PROJECTION] * 99).to(dtype)})
+    ours, notes = start(tmp_path)
+    assert_same(ours, LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32))
+    (said,) = notes
+    assert PROJECTION in said and str(dtype)[6:] in said and "without scales" in said
+
+
 def in_int8(tensors: Tensors) -> Tensors:
     """A projection as whole numbers, without its scale."""
     return {**tensors, PROJECTION: (tensors[PROJECTION] * 1000).to(torch.int8)}
+
+
+def in_renamed_fp8(tensors: Tensors) -> Tensors:
+    """As above, with scales named as programs that draw images name them."""
+    return {name.replace("weight_scale_inv", "scale_weight"): tensor for name, tensor in in_fp8(tensors).items()}
 
 
 @pytest.mark.parametrize(
@@ -207,10 +223,11 @@ def in_int8(tensors: Tensors) -> Tensors:
     [
         (in_fp8, r"model\.layers\.0\.mlp\.down_proj\.weight_scale_inv"),
         (in_int8, r"model\.layers\.0\.self_attn\.q_proj\.weight"),
+        (in_renamed_fp8, r"model\.layers\.0\.mlp\.down_proj\.scale_weight"),
         (lambda tensors: {**tensors, f"{PROJECTION[:-6]}SCB": torch.ones(32)}, r"q_proj\.SCB"),
         (lambda tensors: {**tensors, f"{PROJECTION[:-6]}qweight": torch.ones(4, 32)}, r"q_proj\.qweight"),
     ],
-    ids=["scales", "whole numbers", "bitsandbytes", "gptq"],
+    ids=["scales", "whole numbers", "other names", "bitsandbytes", "gptq"],
 )
 def test_codes_of_which_the_configuration_says_nothing_are_refused(codes: Any, named: str, tmp_path: Path) -> None:
     """Bug: weights were read without the scales that lie beside them in the file."""

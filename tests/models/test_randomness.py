@@ -15,6 +15,7 @@ from fleetune.models.randomness import RandomContext, unit_seed
 from fleetune.models.recorder import record_model
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.units import fold_into_units
+from fleetune.profiling.profile import min_samples
 from tests.support.models.instances import batch, recorded
 from tests.support.training.model_families import ENCODER, TEXT, Family
 
@@ -113,8 +114,11 @@ def test_a_device_draws_its_rows_of_the_whole(call: Callable[[Tensor], Tensor], 
         lambda x: x * x.new_empty((x.shape[0], 1, 1)).normal_(mean=1.0, std=0.2),
         lambda x: x * torch.empty((1, 6)).uniform_(-0.5, 0.5).exp(),  # the same for all samples
         lambda x: x + torch.empty(1).normal_(0.0, 3.0),
+        lambda x: x - torch.empty_like(x).exponential_().log(),
+        lambda x: x + torch.rand_like(x),
+        lambda x: x + torch.randn_like(x[:1]),  # the same for all samples
     ],
-    ids=["uniform", "normal", "uniform for all", "normal for all"],
+    ids=["uniform", "normal", "uniform for all", "normal for all", "exponential", "like", "like, for all"],
 )
 def test_a_tensor_that_is_filled_in_place_is_drawn_alike(call: Callable[[Tensor], Tensor], own: int) -> None:
     """Bug: DINOv3 moves the places of all patches by random numbers, and could not be profiled."""
@@ -162,8 +166,6 @@ def test_attention_with_shared_heads_draws_its_rows_of_the_whole() -> None:
     "call",
     [
         lambda x: x.sigmoid().bernoulli(),
-        lambda x: torch.empty_like(x).exponential_(),
-        lambda x: x + torch.rand_like(x),
         lambda x: x + torch.randint(0, 9, x.shape),
         lambda x: x[:, torch.randperm(4)],
         lambda x: torch.normal(0.0, 1.0, x.shape),
@@ -177,9 +179,22 @@ def test_attention_with_shared_heads_draws_its_rows_of_the_whole() -> None:
     ],
 )
 def test_draws_that_cannot_be_divided_are_refused(call: Callable[[Tensor], Tensor]) -> None:
-    """They are refused however deep they are inside a function of torch."""
+    """They are refused however deep they are inside a function of torch, and the graph tells planners first."""
     with pytest.raises(Refused, match=r"^model: .*; give its segment one device$"):
         both(call, INPUT)
+    model = Model(call)
+    graph = record_model(model, {"x": INPUT}, {"leaf", "last"})
+    assert min_samples(fold_into_units(graph), model, SAMPLES) == {"leaf": SAMPLES, "last": 1}
+
+
+@pytest.mark.parametrize(
+    "call", [lambda x: functional.dropout2d(x[..., None], 0.5, training=False)[..., 0], lambda x: functional.rrelu(x)]
+)
+def test_what_draws_nothing_can_be_divided(call: Callable[[Tensor], Tensor]) -> None:
+    """A random function that is not in training keeps no group from sharing its samples."""
+    model = Model(call)
+    graph = record_model(model, {"x": INPUT}, {"leaf", "last"})
+    assert min_samples(fold_into_units(graph), model, SAMPLES) == {"leaf": 1, "last": 1}
 
 
 def test_every_unit_of_every_micro_batch_has_its_own_seed() -> None:

@@ -1,6 +1,7 @@
 """The source of a model and the digest of its content: files in subfolders, and hub names whose commits change."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from fleetune.models.skeleton import base_skeleton
 from fleetune.models.source import (
     configuration,
     content_digest,
+    content_marks,
     pin_revision,
     source_folder,
     weight_files,
@@ -120,6 +122,27 @@ def test_a_name_on_the_hub_is_resolved_once(hub: Hub) -> None:
     assert moved.revision == SECOND and content_digest(moved) != before
 
 
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("source", [NAME, "package:tinymodel", "folder"])
+def test_a_file_that_was_touched_shows_wherever_the_model_lies(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: what lies in the hub's cache or a package was hashed at a run's start and never looked at again, so that
+    weights changed meanwhile were trained on under the old ones' digest, and its receipt said otherwise."""
+    saved(tmp_path / "packages" / "tinymodel", 3)
+    (tmp_path / "packages" / "tinymodel" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    folder = str(saved(tmp_path / "folder", 3)) if source == "folder" else source
+    request = pin_revision(ModelRequest(task="sequence-classification", source=folder))
+    before, marks = content_digest(request), content_marks(request)
+    assert content_marks(request) == marks
+    file = (source_folder(request) or Path()) / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert content_marks(request) != marks and content_digest(request) != before
+
+
 @pytest.mark.parametrize(
     ("fails", "kind", "says"),
     [
@@ -152,6 +175,23 @@ def test_the_commit_of_the_cache_is_not_taken_for_that_of_the_hub(
         pin_revision(ModelRequest(task="causal-lm", source=NAME))
     pinned = ModelRequest(task="causal-lm", source=NAME, revision=FIRST)
     assert (source_folder(pinned) or Path()).name == FIRST
+
+
+@pytest.mark.parametrize("source", ["/data/base", "./base", "../base", "~/base", "data/models/base"])
+def test_a_folder_that_is_gone_is_not_asked_of_the_hub(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: the hub was asked for a path, and its silence, which was to be tried again, hid that the folder is gone."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    request = ModelRequest(task="causal-lm", source=source)
+    for reader in (source_folder, pin_revision):
+        with pytest.raises(Refused, match=f"source {source} is gone: there is no such folder; put it back"):
+            reader(request)
+
+
+def test_a_name_that_the_hub_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: it was to be tried again."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(Refused, match="source 'owner/my model' is neither a folder here nor readable from the hub"):
+        pin_revision(ModelRequest(task="causal-lm", source="owner/my model"))
 
 
 def test_a_revision_may_be_asked_for(hub: Hub) -> None:
@@ -248,6 +288,67 @@ def test_scaled_positions_of_a_request_are_those_of_an_edited_folder(key: str, t
     settings = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**settings, "rope_scaling": given}))
     assert found.rope_parameters == AutoConfig.from_pretrained(tmp_path).rope_parameters
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("llama", {"rope_theta": 500}),
+        ("gpt_neox", {"rotary_pct": 0.5}),
+        ("phi", {"rope_theta": 70.0, "partial_rotary_factor": 0.5}),
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "rope_theta": 70.0}),
+        ("llama", {"rope_theta": 70.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+        ("cohere2_moe", {"rope_theta": 70.0}),
+    ],
+)
+@pytest.mark.parametrize("of_folder", [True, False])
+def test_single_settings_of_rotary_positions_are_those_of_an_edited_folder(
+    kind: str, changes: dict[str, Any], of_folder: bool, tmp_path: Path
+) -> None:
+    """Bug: rope_theta, which config.json of transformers 4 has, was refused as no setting of the configuration, and had
+    no effect where a class still has that name. In the request it means what transformers makes of it there."""
+    plain = {key: value for key, value in small_config(kind).items() if key != "rope_parameters"}
+    (tmp_path / "config.json").write_text(json.dumps(plain))
+    where: dict[str, Any] = {"source": str(tmp_path), "config": changes} if of_folder else {"config": plain | changes}
+    found = configuration(ModelRequest(task="causal-lm", **where)).rope_parameters
+    (tmp_path / "config.json").write_text(json.dumps({**plain, **changes}))
+    wanted = AutoConfig.from_pretrained(tmp_path)
+    theta = {"rope_theta": wanted.rope_theta} if hasattr(wanted, "rope_theta") else {}
+    assert found == {**wanted.rope_parameters, **theta}
+
+
+@pytest.mark.parametrize(("key", "layers"), [("rope_theta", "full"), ("rope_local_base_freq", "sliding")])
+def test_a_single_setting_is_that_of_the_layers_that_read_it(key: str, layers: str, tmp_path: Path) -> None:
+    """Gemma 3 rotates its two kinds of layers by a number each; the other one stays, and a scaling without a kind is
+    refused, which replaced both."""
+    made = configuration(ModelRequest(task="causal-lm", config={**small_config("gemma3_text"), key: 500.0}))
+    assert made.rope_parameters[f"{layers}_attention"]["rope_theta"] == 500.0
+    made.save_pretrained(tmp_path)
+    request = ModelRequest(task="causal-lm", source=str(tmp_path), config={key: 70.0})
+    found = configuration(request).rope_parameters
+    wanted = made.rope_parameters | {f"{layers}_attention": {"rope_type": "default", "rope_theta": 70.0}}
+    assert found == wanted
+    with pytest.raises(Refused, match=r"config\.rope_scaling cannot be .* give rope_parameters of .*_attention and "):
+        configuration(replace(request, config={"rope_scaling": {"rope_type": "linear", "factor": 8.0}}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"), [("gpt2", "see its doc"), ("gpt_neox", r"it has model\.config\.rope_parameters: .*10000")]
+)
+def test_rotary_settings_that_a_model_does_not_read_are_refused(kind: str, advice: str, tmp_path: Path) -> None:
+    """GPT-2 rotates nothing, and GPT-NeoX by another name."""
+    configuration(ModelRequest(task="causal-lm", config=small_config(kind))).save_pretrained(tmp_path)
+    theta = {"rope_theta": 70.0}
+    for where in ({"config": {**small_config(kind), **theta}}, {"config": theta, "source": str(tmp_path)}):
+        with pytest.raises(Refused, match=rf"config\.rope_theta is not a setting of GPT\w+; {advice}"):
+            configuration(ModelRequest(task="causal-lm", **where))
+
+
+@pytest.mark.parametrize("value", ["x", 0, True])
+def test_a_rotary_setting_is_a_number(value: Any) -> None:
+    """What is none is refused, and by its name."""
+    with pytest.raises(Refused, match=rf"config\.rope_theta cannot be {value!r} \(it is a number above 0\)"):
+        configuration(ModelRequest(task="causal-lm", config={**small_config("llama"), "rope_theta": value}))
 
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])

@@ -176,3 +176,16 @@ def test_an_adapter_that_lacks_a_part_is_refused(gone: str, base: Path) -> None:
     save_file({name: tensor for name, tensor in load_file(file).items() if gone not in name}, file)
     with pytest.raises(Refused, match=rf"holds nothing for \S*{gone}\S* \(1 tensor.*save the adapter again"):
         start(base, ["q_proj"], TEXT)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_an_adapter_that_holds_no_numbers_is_refused_by_name(number: float, base: Path) -> None:
+    """Bug: of an adapter of NaN alone, every loss was NaN; one such number is enough, and its tensor is named."""
+    adapted(base, AutoModelForCausalLM, ["q_proj"])
+    file = base.parent / "adapter" / WEIGHTS
+    tensors = load_file(file)
+    name = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
+    tensors[name][0, 3] = number
+    save_file(tensors, file)
+    with pytest.raises(Refused, match=rf"{name} holds NaN or infinity.* as lora\.start"):
+        start(base, ["q_proj"])

@@ -1,6 +1,7 @@
 """The exported folder is the base's in all that training did not change: its tokenizer, its settings, no code."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
+from fleetune.data.answer_ends import folder_ends
 from fleetune.data.prepared_data import PreparedData
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import INIT_WEIGHTS
@@ -52,7 +54,7 @@ def exported(folder: Path, request: ModelRequest, data: DataRequest) -> Path:
     saved, prepared = saved_configuration(folders.model / "model"), PreparedData(folders.data)
     written = export_model(saved, request, folders.model / INIT_WEIGHTS, {}, folder / "out")
     assert prepared.processing is not None
-    copy_tokenizer(prepared.processing, written, print)
+    copy_tokenizer(prepared.processing, written, partial(folder_ends, note=print))
     return written
 
 

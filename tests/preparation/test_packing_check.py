@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
@@ -20,7 +21,7 @@ from tests.support.data.chat_samples import chat_spec, chats
 from tests.support.data.samples import CAUSAL, json_lines, prepared
 from tests.support.training.model_families import ENCODER, GPT2
 
-LLAMA = {"model_type": "llama", "num_key_value_heads": 1, **ENCODER}
+LLAMA: dict[str, Any] = {"model_type": "llama", "num_key_value_heads": 1, **ENCODER}
 WINDOW = {"model_type": "mistral", "num_key_value_heads": 1, "sliding_window": 16, **ENCODER}
 QWEN3 = {"model_type": "qwen3", "num_key_value_heads": 1, "head_dim": 16, **ENCODER}
 KEEP_APART = {"gpt2": {**GPT2, "n_positions": 128}, "llama": LLAMA, "mistral": WINDOW, "qwen3": QWEN3}
@@ -29,10 +30,10 @@ LFM2 = {"model_type": "lfm2", "num_key_value_heads": 1, "layer_types": ["conv", 
 MIXED = {"bloom": BLOOM, "lfm2": LFM2}
 
 
-def chat_data(folder: Path, packing: bool) -> PreparedData:
+def chat_data(folder: Path, packing: bool, count: int = 40) -> PreparedData:
     """Chats of different lengths, packed or one per row."""
     spec = chat_spec(folder / "tokenizer")
-    source = json_lines(folder / "chats.jsonl", chats(40))
+    source = json_lines(folder / "chats.jsonl", chats(count))
     return prepared(folder / f"packing {packing}", source, spec, max_length=128, packing=packing)
 
 
@@ -42,6 +43,15 @@ def random_model(config: dict[str, Any]) -> nn.Module:
     torch.manual_seed(0)
     made: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
     return made
+
+
+def phi3(original: int) -> nn.Module:
+    """A model whose LongRoPE takes other factors for a whole batch from this number of positions on."""
+    half = LLAMA["hidden_size"] // LLAMA["num_attention_heads"] // 2
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * half, "long_factor": [4.0] * half}
+    lengths = {"max_position_embeddings": 256, "original_max_position_embeddings": original}
+    tokens = {"pad_token_id": 0, "eos_token_id": 0}
+    return random_model({**LLAMA, **tokens, **lengths, "model_type": "phi3", "rope_parameters": rope})
 
 
 def mean_loss(model: nn.Module, data: PreparedData) -> float:
@@ -130,10 +140,20 @@ def test_a_model_whose_positions_depend_on_the_longest_sample_of_a_batch_is_refu
     packed = prepared(tmp_path / "packed", source, spec, max_length=128, packing=True)
     longest = sorted(int(packed.rows("train", [row])["position_ids"].max()) + 1 for row in range(packed.size("train")))
     assert longest[0] < 64 < longest[-1], "short samples share rows, long ones do not"
-    half = LLAMA["hidden_size"] // LLAMA["num_attention_heads"] // 2
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * half, "long_factor": [4.0] * half}
-    phi3 = {**LLAMA, "model_type": "phi3", "pad_token_id": 0, "eos_token_id": 0, "rope_parameters": rope}
-    lengths = {"max_position_embeddings": 256, "original_max_position_embeddings": longest[-1]}
-    check_packing(random_model({**phi3, **lengths}), packed)
+    check_packing(phi3(longest[-1]), packed)
     with pytest.raises(Refused, match="packing does not suit Phi3ForCausalLM"):
-        check_packing(random_model({**phi3, **lengths, "original_max_position_embeddings": longest[0]}), packed)
+        check_packing(phi3(longest[0]), packed)
+
+
+@pytest.mark.parametrize(("tokens", "of_last"), [(16, 64), (64, 16)], ids=["a longer one", "a shorter one"])
+def test_one_late_row_of_other_samples_is_enough(tokens: int, of_last: int, tmp_path: Path) -> None:
+    """Bug: the first 256 rows alone were looked at. All samples on one side of the original length agree; one beyond it
+    in the last row changes what the others are in its batch, and so is one below it changed by them."""
+    data = chat_data(tmp_path, packing=True, count=1200)
+    positions = np.load(data.folder / "train" / "position_ids.npy", mmap_mode="r+")
+    positions[:] = np.arange(positions.shape[1]) % tokens
+    assert len(positions) > 256
+    check_packing(phi3(40), data)
+    positions[-1] = np.arange(positions.shape[1]) % of_last
+    with pytest.raises(Refused, match="packing does not suit Phi3ForCausalLM"):
+        check_packing(phi3(40), data)

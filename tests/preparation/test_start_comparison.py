@@ -1,6 +1,7 @@
 """What training starts from is compared with what transformers loads of the same folder."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, LlamaForCausalLM, ResNetForImageClassification
 
 from benchmarks.families.small_configs import small_config
-from fleetune.contracts.run_config import Lora, ModelRequest
+from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.source import configuration
+from fleetune.preparation.prepare import prepare
 from fleetune.preparation.start_comparison import compare_start
+from tests.support.preparation.instances import preparation_task
 
 LANGUAGE, TEXT, IMAGE, PAIRS = "causal-lm", "sequence-classification", "image-classification", "seq2seq"
 
@@ -58,6 +61,16 @@ def test_the_start_is_what_transformers_loads(model_type: str, class_name: str, 
     """Parameters, buffers and ties agree for text parts, experts, tied heads, batch norms and new heads."""
     request = ModelRequest(task=task, source=saved(model_type, class_name, tmp_path / "model"))
     assert compared(request, tmp_path) is None
+
+
+def test_every_preparation_compares_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preparation tells what its comparison tells, here that there is no memory for it."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    request = ModelRequest(task=IMAGE, source=saved("resnet", "ResNetForImageClassification", tmp_path / "model"))
+    task = preparation_task(tmp_path, request, DataRequest(source="digits", train_samples=8, test_samples=8))
+    notes: list[str] = []
+    prepare(replace(task, note=notes.append))
+    assert any("the start was not compared with what transformers loads" in note for note in notes), notes
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

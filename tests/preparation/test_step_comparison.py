@@ -22,7 +22,7 @@ from fleetune.preparation.step_comparison import ModelAndRecording, Samples, com
 from tests.support.models.instances import Recorded, batch, recorded
 from tests.support.preparation.instances import preparation_task
 from tests.support.profiling.instances import FAMILY, MODEL
-from tests.support.training.model_families import BY_NAME, LANGUAGE, Family, data_request
+from tests.support.training.model_families import BY_NAME, ENCODER, LANGUAGE, Family, data_request, model_request
 
 LORA = Lora(r=2, dropout=0.2, targets="all-linear")
 
@@ -194,6 +194,28 @@ def test_a_wrong_recording_is_refused_by_preparation(tmp_path: Path, monkeypatch
         prepare(preparation_task(tmp_path, MODEL, data_request(FAMILY, tmp_path)))
 
 
+@pytest.mark.parametrize(
+    ("config", "packing", "why"),
+    [
+        ({"model_type": "bert", **ENCODER}, False, "reads the token that it is to predict"),
+        (
+            {"model_type": "bloom", "hidden_size": 32, "n_layer": 2, "n_head": 2, "vocab_size": 300},
+            True,
+            "data.packing",
+        ),
+    ],
+    ids=["an encoder", "packed"],
+)
+def test_every_preparation_looks_at_what_a_model_reads(
+    config: dict[str, Any], packing: bool, why: str, tmp_path: Path
+) -> None:
+    """An encoder for causal-lm, and a model that reads the samples beside one in its row, are refused."""
+    family = Family("other", LANGUAGE, config)
+    data = replace(data_request(family, tmp_path), packing=packing)
+    with pytest.raises(Refused, match=why):
+        prepare(preparation_task(tmp_path, model_request(family, dropout=False), data))
+
+
 def test_a_model_that_does_not_fit_here_is_not_compared_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,4 +224,5 @@ def test_a_model_that_does_not_fit_here_is_not_compared_in_words(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     task = preparation_task(tmp_path, MODEL, data_request(FAMILY, tmp_path))
     prepare(replace(task, note=notes.append))
-    assert len([note for note in notes if "was not compared" in note and "GB are free" in note]) == 1
+    (said,) = [note for note in notes if "was not compared" in note and "GB are free" in note]
+    assert "what it reads" in said and "was not looked at" in said

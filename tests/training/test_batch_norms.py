@@ -149,7 +149,7 @@ def test_a_foreign_plan_that_shares_batch_norms_is_refused(ready: Prepared, prob
     of batch norms refuses, too."""
     made = plan(ready.units, [], [[4, 4]])
     asked = training_task(ready, made, TRAINING, tmp_path)
-    words = "plan: d0, d1 share the samples of segment main/0, but the batch norms of unit resnet.* whole micro-batch"
+    words = "plan: d0, d1 share the samples of segment main/0, but unit resnet.* needs the whole micro-batch"
     with pytest.raises(Refused, match=words):
         train(replace(asked, profile=problem.profile))
     assert not asked.work.exists()

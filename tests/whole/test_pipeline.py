@@ -73,9 +73,11 @@ def whole(folder: Path, config: Path, killed: Path) -> tuple[Path, bytes]:
 
 
 def test_a_killed_run_is_finished(config: Path, killed: Path, whole: tuple[Path, bytes], tmp_path: Path) -> None:
-    """kill -9 costs no bit."""
+    """kill -9 costs no bit, and the finished run has its receipt, which holds."""
     shutil.copytree(killed, root := tmp_path / "runs", ignore=PREFECT)
     finished = fleetune("run", str(config), "--root", str(root))
+    verified = subprocess.run(command("verify", "--root", str(root)), capture_output=True, text=True, check=False)
+    assert verified.returncode == 0 and "its receipt holds: base, data, code, config" in verified.stdout, verified
     assert whys(finished)["profile"].startswith("reused")
     assert re.fullmatch(
         rf".* did not finish it; goes on from round \d*[02468] of {ROUNDS}, .*", whys(finished)["train"]

@@ -47,6 +47,22 @@ def schedules(service: ServiceClient) -> list[Any]:
     return list(service.call("GET", "/deployments/name/finetune/finetune")["schedules"])
 
 
+def test_the_server_has_the_times_of_cron(service: ServiceClient, home: Path) -> None:
+    """The running service schedules a night on which the clock goes forward soon after the change, as cron(8) does;
+    Prefect's own times are an hour early."""
+    night = {"cron": "0 2 * * *", "timezone": "Europe/Berlin"}
+    (made,) = service.call("POST", f"{deployment(service)}/schedules", [{"active": True, "schedule": night}])
+    span = {"start_time": "2027-03-27T12:00:00Z", "end_time": "2027-03-29T12:00:00Z"}
+    service.call("POST", f"{deployment(service)}/schedule", span)
+    found = service.call("POST", "/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"})
+    service.call("DELETE", f"{deployment(service)}/schedules/{made['id']}")
+    times = [run["expected_start_time"] for run in found if run["auto_scheduled"]]
+    assert [time[:16] for time in times if "2027-03-27" < time < "2027-03-30"] == [
+        "2027-03-28T01:00",
+        "2027-03-29T00:00",
+    ]
+
+
 def ended(service: ServiceClient, state: str) -> list[Any]:
     """Runs that a schedule made and that ended in a state, oldest first."""
     found = service.call("POST", "/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"})

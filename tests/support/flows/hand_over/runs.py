@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.tasks import TEXT_TASKS
 from fleetune.contracts.training_request import TrainingRequest
+from fleetune.data.answer_ends import folder_ends
 from fleetune.models.base_files import write_base_files
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.skeleton import canonical_names, saved_configuration
@@ -48,7 +50,7 @@ def run_of(folder: Path, request: ModelRequest) -> tuple[TrainedRun, Any]:
     config = saved_configuration(start / "model")
     written = export_model(config, request, start / "start.safetensors", tensors, checkpoint)
     assert data.tokenizer is not None
-    copy_tokenizer(data.tokenizer, written, print)
+    copy_tokenizer(data.tokenizer, written, partial(folder_ends, note=print))
     record = RunRecord(
         id="numbers-1",
         config=RunConfig(
