@@ -108,6 +108,16 @@ def write_durably(content: bytes, whole: Path, mode: int = 0o666) -> None:
         file.write(content)
 
 
+def open_for_writing(path: Path, flags: int, mode: int) -> int:
+    """Descriptor of a file that is made where there is none. Refused: a link, which may lead to any file."""
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise Refused(f"{path}: it is a link, through which nothing is written; delete it") from None
+
+
 def rename_durably(part: Path, whole: Path) -> None:
     """Rename a file or folder within its disk once all of it is on disk; its new name is on disk afterwards."""
     if part.is_dir():

@@ -65,7 +65,8 @@ def read_receipt(store: Store, run: str) -> Receipt | None:
 def check_run(
     store: Store, run: RunRecord, note: Callable[[str], None], hashing: Callable[[str], None] = lambda kind: None
 ) -> Receipt | None:
-    """Hash every file of a run's artifacts again and compute its chain anew; returns its receipt, None if it has none.
+    """Hash every file of the artifacts that a run names and compute its chain anew; returns its receipt, None if it has
+    none.
 
     Refused: the first link that breaks, and what of it is not what it was. note: receives what could not be checked;
     hashing: each kind of artifact before it is hashed.
@@ -75,7 +76,7 @@ def check_run(
     before: list[Link] = []
     for name, digests in LINKS.items():
         try:
-            for kind, digest in run.outputs.items():
+            for kind, digest in named_artifacts(run):
                 if KINDS.get(kind, "evaluation") == name:
                     hashing(kind)
                     store.verify(kind, digest)
@@ -93,6 +94,12 @@ def check_run(
                 raise Refused(f"{_broken(run, name)}: the receipt itself was changed")
             before.append(told[name])
     return kept
+
+
+def named_artifacts(run: RunRecord) -> list[tuple[str, str]]:
+    """Kind and digest of all that a run made, reused or was given, as an evaluation is what a past run trained."""
+    pairs = (pair for stage in run.stages for pair in (*stage.inputs.items(), *stage.outputs.items()))
+    return list(dict.fromkeys(pairs))
 
 
 def _broken(run: RunRecord, link: str) -> str:

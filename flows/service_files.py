@@ -22,6 +22,7 @@ from fleetune.filesystem import write_durably
 from fleetune.linux import process_identity
 from fleetune.store import Lock
 from fleetune.store.lock import is_held
+from flows.store_mark import check_made_here, mark_made_here
 
 HOME, FOLDER, SUBMITTED = "prefect", "service", "submitted"
 USER = "fleetune"
@@ -48,7 +49,7 @@ class ServiceRecord:
     """The server asks for the password in the file `secret`; False where the user has said that it shall not."""
     version: str
     identity: str = ""
-    """Which process the keeper is, see process_identity; empty in records of older versions."""
+    """Which process the keeper is, see process_identity; a record without it is not believed."""
     database: str = ""
     """Mark of the database's URL, see ServiceFiles.mark; empty for the SQLite file in the store."""
 
@@ -82,7 +83,8 @@ class ServiceFiles:
     def running(self) -> ServiceRecord | None:
         """The record of the running service; None when none runs or when it is still starting.
 
-        A killed service leaves its record, whose process id another program may have by now.
+        A killed service leaves its record, whose process id another program may have by now. Somebody else's store can
+        bring one along with a lock that nobody may open: it names no process of this boot.
         """
         if not is_held(self.folder / "lock"):
             return None
@@ -90,7 +92,7 @@ class ServiceFiles:
             found = json_io.read(ServiceRecord, self.record)
         except Refused:
             return None
-        return found if found.identity in ("", process_identity(found.keeper)) else None
+        return found if found.identity and found.identity == process_identity(found.keeper) else None
 
     def starting(self) -> bool:
         """True when a keeper holds the lock."""
@@ -164,15 +166,20 @@ def basic_authorization(login: str) -> str:
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
-def make_home(home: Path) -> None:
+def make_home(home: Path, adopt: bool = False) -> None:
     """Make the folder of Prefect's files in a store, for this user alone: its database holds all that runs were given,
     and whoever can open the file of a lock can hold the lock.
+
+    `adopt`: what lies there is taken over, also where no mark tells that this user has made it.
     """
     home.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     home.mkdir(mode=PRIVATE, exist_ok=True)
     check_owner(home)
+    if not adopt:
+        check_made_here(home)
     if stat.S_IMODE(home.stat().st_mode) != PRIVATE:
         home.chmod(PRIVATE)
+    mark_made_here(home)
 
 
 def check_owner(home: Path) -> None:

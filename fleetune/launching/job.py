@@ -9,6 +9,7 @@ from typing import IO, Protocol
 
 from fleetune.contracts.record import record
 from fleetune.errors import TryAgain
+from fleetune.filesystem import open_for_writing
 from fleetune.formatting import gigabytes
 
 OUT_OF_MEMORY_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -101,9 +102,9 @@ class Command:
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Open a log to append to it. OSError where a link is in its place, which may lead to any file."""
+    """Open a log to append to it. Refused where a link is in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "ab")
+    return open(open_for_writing(path, os.O_WRONLY | os.O_APPEND, 0o666), "ab")
 
 
 class Job(Protocol):

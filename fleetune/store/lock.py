@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from fleetune.errors import TryAgain
+from fleetune.filesystem import open_for_writing
 from fleetune.store.lock_holder import find_holder
 
 RETRY_S, LOOK_EVERY = 0.1, 10
@@ -50,7 +51,7 @@ class Lock:
         if self._file is not None:
             return True
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)  # whoever can read it can hold it
+        file = open_for_writing(self._path, os.O_RDWR, 0o600)  # whoever can read it can hold it
         try:
             fcntl.flock(file, self._kind | fcntl.LOCK_NB)
         except BlockingIOError:

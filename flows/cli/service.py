@@ -25,10 +25,24 @@ Database = Annotated[
         "as PREFECT_SERVER_DATABASE_CONNECTION_URL in the environment; else SQLite in the store.",
     ),
 ]
+Adopt = Annotated[
+    bool,
+    typer.Option(
+        "--adopt",
+        help="Take over the password, database and deployments that lie in the store, though no mark tells that you "
+        "have made them there. They run programs as you.",
+    ),
+]
 
 
 @with_common_options
-def up(options: CommonOptions, port: Port = None, password: Password = None, database: Database = None) -> None:
+def up(
+    options: CommonOptions,
+    port: Port = None,
+    password: Password = None,
+    database: Database = None,
+    adopt: Adopt = False,
+) -> None:
     """Start Prefect's server with its UI, a worker, and the deployments of this store; nothing if they run."""
     from fleetune.contracts import json_io
     from flows.service import control
@@ -37,7 +51,7 @@ def up(options: CommonOptions, port: Port = None, password: Password = None, dat
     local = options.folder()
     out = options.console()
     control.refuse_password(database)
-    wanted = control.ServiceOptions(port=port, password=password, database=database)
+    wanted = control.ServiceOptions(port=port, password=password, database=database, adopt=adopt)
     service = control.up(local, options.root, wanted, (lambda line: None) if options.as_json else out.print)
     files, store = ServiceFiles(local), f"{service.address}{PAGES}/"
     if options.as_json:

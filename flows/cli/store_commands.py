@@ -88,7 +88,7 @@ def verify(options: CommonOptions, run: Verified = "latest") -> None:
     from fleetune.formatting import rate, size
     from flows.cli.progress_display import show_progress
     from flows.hand_over.proof import is_exported, prove
-    from flows.receipt import check_run
+    from flows.receipt import check_run, named_artifacts
 
     store, notes = options.store(), list[str]()
     if is_exported(run):
@@ -99,17 +99,17 @@ def verify(options: CommonOptions, run: Verified = "latest") -> None:
             "\n".join([*notes, f"{run}: every file of its model is what run {name} trained"])
         )
     found = store.runs.load(run)
-    begun: list[str] = []
+    named, begun = named_artifacts(found), list[str]()
     begun_s = time.monotonic()
     with show_progress(options) as listener:
 
         def hashing(kind: str) -> None:
-            listener.report("verify", kind, len(begun), len(found.outputs))
+            listener.report("verify", kind, len(begun), len(named))
             begun.append(kind)
 
         receipt = check_run(store, found, notes.append, hashing)
-    checked = len(found.outputs)
-    files = [file for artifact in found.outputs.items() for file in store.manifest(*artifact).files]
+    checked = len(named)
+    files = [file for artifact in named for file in store.manifest(*artifact).files]
     hashed_bytes = sum(file.bytes for file in files)
     speed_bytes_per_s = hashed_bytes / max(time.monotonic() - begun_s, 1e-9)
     links = [link.name for link in receipt.links] if receipt else []

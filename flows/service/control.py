@@ -18,6 +18,7 @@ from fleetune.errors import Refused, TryAgain, by_exit_code
 from fleetune.filesystem import check_home, check_utf8
 from fleetune.launching import Command, ProcessLauncher
 from fleetune.launching.child import processor_time_ns
+from fleetune.launching.job import open_log
 from fleetune.launching.life_watch import USUAL, LifeWatch
 from fleetune.launching.process import child_command, inherited_environment
 from flows.prefect_server import DATABASE
@@ -40,6 +41,8 @@ class ServiceOptions:
     """The server asks for a password; None: it does, or what the service that runs does."""
     database: str | None = None
     """SQLAlchemy URL of the server's database; None: what the environment says, else a SQLite file in the store."""
+    adopt: bool = False
+    """What lies in the store is taken over, see store_mark.py."""
 
     def given_database(self) -> str | None:
         """The database that the options or the environment name."""
@@ -65,18 +68,18 @@ def up(
     check_home()
     check_utf8("the working directory", str(Path.cwd()))  # deployments name it
     files = ServiceFiles(local)
+    make_home(files.home, options.adopt)
     if (running := files.running()) is not None:
         refuse_changes(files, running, options)
         register_again(files, running, tell)
         return running
     if files.starting():
         raise TryAgain(f"{root}: its service is starting or ending; try again in a few seconds")
-    make_home(files.home)
     files.folder.mkdir(exist_ok=True)
     url = options.given_database()
     database = {DATABASE: url} if url else {}
     without = [NO_PASSWORD] if options.password is False else []
-    with (files.folder / "keeper.log").open("ab") as log:
+    with open_log(files.folder / "keeper.log") as log:
         keeper = subprocess.Popen(
             [*child_command(0), "flows.service.keeper", str(options.port or PORT), root, *without],
             env={**inherited_environment(os.environ), **database, "PYTHONSAFEPATH": "1"},

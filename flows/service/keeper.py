@@ -74,8 +74,8 @@ class Keeper:
             if time.monotonic() > begun_s + LOOK_S:
                 raise Refused(f"{self._root}: its service runs or starts already")
             time.sleep(ASK_S)
-        self._files.record.unlink(missing_ok=True)  # a killed service has left it
-        self._files.going_down.unlink(missing_ok=True)
+        for left in (self._files.record, self._files.going_down, self._files.submitted):
+            left.unlink(missing_ok=True)  # by a killed service, or as links, through which the marks would be made
         try:
             with reserve(self._port):
                 self._start()
@@ -231,9 +231,11 @@ def noted_folder(files: ServiceFiles) -> str:
 
 def bound(log: Path) -> None:
     """Set a long log aside, also while a child appends to it: a server without its database writes 5 MB a minute."""
-    if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
+    if log.exists() and not log.is_symlink() and log.stat().st_size > MOST_LOG_BYTES:
         with suppress(OSError):  # a disk without room for it: the old lines are lost, and the service goes on
-            shutil.copyfile(log, log.with_suffix(".log.1"))
+            aside = log.with_suffix(".log.1")
+            aside.unlink(missing_ok=True)  # it may be a link
+            shutil.copyfile(log, aside)
         os.truncate(log, 0)
 
 

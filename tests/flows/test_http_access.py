@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleetune.errors import Refused, TryAgain
+from fleetune.linux import process_identity
 from flows import prefect_server
 from flows.api import run_with
 from flows.context import StageSelection
@@ -139,8 +140,14 @@ def test_the_own_service_gets_its_password(tmp_path: Path, monkeypatch: pytest.M
     with answering(200) as address, files.lock():
         files.write(
             ServiceRecord(
-                address=address.removesuffix("/api"), root="", keeper=1, started="", authenticated=True, version="1"
-            )
+                address=address.removesuffix("/api"),
+                root="",
+                keeper=os.getpid(),
+                started="",
+                authenticated=True,
+                version="1",
+                identity=process_identity(os.getpid()),
+            )  # fmt: skip
         )
         monkeypatch.setenv("PREFECT_API_URL", address)
         with temporary_settings({PREFECT_API_URL: address}):

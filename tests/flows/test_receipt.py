@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.store import RunRecord, Store
+from fleetune.store.runs import EVALUATION, ONLY
 from flows.cli.app import app
 from flows.hand_over.export import export
 from flows.hand_over.trained_run import trained_run
@@ -124,6 +125,32 @@ def test_the_first_link_that_breaks_is_named(run: tuple[Path, Store, RunRecord],
     ended = verified(store, record.id)
     assert ended.exit_code == 64 and f"the chain of {record.id} breaks at {link}: " in ended.stderr
     assert said in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "link"),
+    [("data", "data"), ("plan", "plans"), ("metrics", "commits"), ("checkpoint", "weights"), ("model", "base")],
+)
+@pytest.mark.parametrize("receipt", [True, False])
+def test_a_run_beside_the_pipeline_is_verified_with_what_it_read(
+    run: tuple[Path, Store, RunRecord], kind: str, link: str, receipt: bool
+) -> None:
+    """Bug: of an evaluation and of a single stage only what it made was hashed: it was told to be whole on data and
+    weights that were changed."""
+    folder, store, record = run
+    for number, beside in enumerate((EVALUATION, ONLY), 2):
+        side = replace(record, id=f"numbers-{number}", kind=beside, stages=record.stages[-1:])
+        store.runs.save(side)
+        if receipt:
+            write_receipt(store, side)
+        ended = verified(store, side.id)
+        assert ended.exit_code == 0 and "every file of its 6 artifacts" in ended.stdout, ended.stderr
+    place = folder / "runs" / "artifacts" / kind / record.outputs[kind]
+    flip(next(path for path in sorted(place.rglob("*")) if path.is_file() and path.name != "manifest.json"))
+    for number in (2, 3):
+        ended = verified(store, f"numbers-{number}")
+        assert ended.exit_code == 64, ended.stdout
+        assert f"the chain of numbers-{number} breaks at {link}: " in ended.stderr and "is corrupt" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -14,6 +15,7 @@ from markdown_it import MarkdownIt
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.contracts.run_config import PromotionRequest
+from fleetune.linux import process_identity
 from fleetune.store import PromotionDecision, StageRecord, Store
 from flows.run_pages.difference import prediction
 from flows.run_pages.overview import history, overview
@@ -95,8 +97,8 @@ def test_links_survive_the_next_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with files.lock():
         for port, authenticated in ((4200, False), (4200, True), (4950, True)):
             service = ServiceRecord(
-                address=f"http://127.0.0.1:{port}", root="runs", keeper=1, started="", authenticated=authenticated,
-                version="1",
+                address=f"http://127.0.0.1:{port}", root="runs", keeper=os.getpid(), started="",
+                authenticated=authenticated, version="1", identity=process_identity(os.getpid()),
             )  # fmt: skip
             files.write(service)
             monkeypatch.setenv("PREFECT_API_URL", service.api)

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import sys
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -132,6 +133,32 @@ def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
     assert log.read_bytes() == b"after"
 
 
+def test_logs_are_set_aside_through_no_link(tmp_path: Path) -> None:
+    """Bug: a link in the place of a log, or of the one set aside, had a file of the user's emptied or written."""
+    log, other = tmp_path / "server.log", tmp_path / "other"
+    other.write_bytes(long := bytes(MOST_LOG_BYTES + 1))
+    log.symlink_to(other)
+    bound(log)
+    assert other.read_bytes() == long
+    log.unlink()
+    log.write_bytes(b"x" + long)
+    log.with_suffix(".log.1").symlink_to(other)
+    bound(log)
+    assert other.read_bytes() == long and log.read_bytes() == b""
+
+
+def test_the_log_of_a_service_is_written_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: in a store that somebody handed over, a link from keeper.log led the keeper's lines into any file."""
+    files, other = ServiceFiles(tmp_path), tmp_path / "profile"
+    make_home(files.home)
+    other.write_text("mine")
+    files.folder.mkdir()
+    (files.folder / "keeper.log").symlink_to(other)
+    monkeypatch.setattr("subprocess.Popen", None)
+    with pytest.raises(Refused, match=r"keeper.log: it is a link, .*; delete it"):
+        control.up(tmp_path, str(tmp_path), control.ServiceOptions(), print)
+
+
 def test_a_full_disk_loses_the_old_lines_of_a_log_and_not_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +257,7 @@ def test_what_another_user_has_planted_in_a_store_is_refused(
     place.parent.mkdir(parents=True)
     place.symlink_to("/etc" if place == home else "/etc/passwd")
     of_others(place, monkeypatch)
+    monkeypatch.delitem(sys.modules, "prefect", raising=False)  # else it counts as configured
     for begin in (make_home, prefect_server.check_configured_server):
         with pytest.raises(Refused, match=f"{place}: it belongs to user .*, or give another --root"):
             begin(home)

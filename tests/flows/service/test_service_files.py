@@ -18,7 +18,7 @@ from prefect.server.concurrency.lease_storage import ConcurrencyLimitLeaseMetada
 from prefect.types._concurrency import ConcurrencyLeaseHolder
 from prefect.workers.process import ProcessWorker
 
-from fleetune.errors import TryAgain
+from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Command
 from fleetune.linux import process_identity
 from fleetune.store.lock import is_held
@@ -35,7 +35,8 @@ from tests.support.launching.freezing import HASTY, WORDS, Freezing
 
 def test_a_process_id_that_was_given_again_is_no_keeper(tmp_path: Path) -> None:
     """Bug: while a service started after a crash, the record of the dead one was believed: `down` then terminated
-    whatever program had its process id, after a reboot any. A record counts only for the very process that wrote it.
+    whatever program had its process id, after a reboot any. A record counts only for the very process that wrote it;
+    one that names none may have come with the store, as may a lock that nobody can open.
     """
     files = ServiceFiles(tmp_path)
     own = process_identity(os.getpid())
@@ -52,7 +53,7 @@ def test_a_process_id_that_was_given_again_is_no_keeper(tmp_path: Path) -> None:
         files.write(record)
         assert files.running() == record
         before, _, ticks = own.rpartition("/")
-        for other in (f"{before}/{int(ticks) + 1}", f"another-boot/{own.partition('/')[2]}"):
+        for other in ("", f"{before}/{int(ticks) + 1}", f"another-boot/{own.partition('/')[2]}"):
             files.write(replace(record, identity=other))
             assert files.running() is None and files.starting()
             with pytest.raises(TryAgain, match="is starting or ending"):
@@ -202,6 +203,14 @@ class HangingJobs:
         return Hanging()
 
 
+class NoJobs:
+    """A launcher that starts none."""
+
+    def start(self, command: Command) -> Any:
+        """Fail."""
+        raise TryAgain("no word")
+
+
 def test_a_registration_ends_with_its_server(tmp_path: Path) -> None:
     """Bug: a server that was killed while deployments were registered stayed away for minutes: the registration waited
     for it, and the keeper, who would have started it, for the registration. `down` waited likewise.
@@ -269,6 +278,23 @@ def test_a_service_that_freezes_while_it_starts_is_given_up(tmp_path: Path) -> N
     with pytest.raises(TryAgain, match="ended while it started"):
         control.up(tmp_path, str(tmp_path), control.ServiceOptions(port=ServiceClient.free_port()), freeze, HASTY)
     assert found and not psutil.wait_procs(found, timeout=20.0)[1]
+
+
+def test_marks_are_made_through_no_link(tmp_path: Path) -> None:
+    """Bug: a link in the place of a mark that is touched made an empty file wherever it led; so did that of a lock."""
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir(parents=True)
+    marks = (files.submitted, files.going_down, files.record)
+    for mark in marks:
+        mark.symlink_to(tmp_path / "made")
+    with pytest.raises(TryAgain, match="no word"):
+        Keeper(str(tmp_path), ServiceClient.free_port(), True, print, NoJobs()).keep()
+    assert not any(mark.is_symlink() for mark in marks)
+    files.flow_run_lock("one").parent.mkdir()
+    files.flow_run_lock("one").symlink_to(tmp_path / "made")
+    with pytest.raises(Refused, match=r"one.lock: it is a link, .*; delete it"):
+        hold(tmp_path, "one")
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("password", [True, False])
