@@ -27,7 +27,6 @@ from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.library_sources import NOWHERE
 from fleetune.store import Lock
 from flows.service_files import ServiceFiles, ServiceRecord, basic_authorization, check_owner, make_home
-from flows.store_mark import check_made_here
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 VARIABLES = ("NO_PROXY", "no_proxy")
@@ -159,8 +158,7 @@ def check_configured_server(home: Path) -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if not _is_configured():
-        check_owner(home)
-        return check_made_here(home)
+        return check_owner(home)
     files = ServiceFiles(home.parent)
     if (service := files.running()) is not None and os.environ.get(API_URL) == service.api and service.authenticated:
         check_owner(home)

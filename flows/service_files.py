@@ -22,7 +22,7 @@ from fleetune.filesystem import write_durably
 from fleetune.linux import process_identity
 from fleetune.store import Lock
 from fleetune.store.lock import is_held
-from flows.store_mark import check_made_here, mark_made_here
+from flows.store_mark import check_made_here, is_made_here, mark_made_here
 
 HOME, FOLDER, SUBMITTED = "prefect", "service", "submitted"
 USER = "fleetune"
@@ -166,19 +166,27 @@ def basic_authorization(login: str) -> str:
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
-def make_home(home: Path, adopt: bool = False) -> None:
+def make_home(home: Path) -> None:
     """Make the folder of Prefect's files in a store, for this user alone: its database holds all that runs were given,
-    and whoever can open the file of a lock can hold the lock.
-
-    `adopt`: what lies there is taken over, also where no mark tells that this user has made it.
+    and whoever can open the file of a lock can hold the lock. What others have made there stays without a mark.
     """
     home.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     home.mkdir(mode=PRIVATE, exist_ok=True)
     check_owner(home)
-    if not adopt:
-        check_made_here(home)
     if stat.S_IMODE(home.stat().st_mode) != PRIVATE:
         home.chmod(PRIVATE)
+    if is_made_here(home):
+        mark_made_here(home)
+
+
+def claim_home(home: Path, adopt: bool) -> None:
+    """Make that folder for a service, whose password and programs lie in it. Refused unless this user has made what is
+    there, before anything is changed; `adopt`: it is taken over.
+    """
+    check_owner(home)
+    if not adopt:
+        check_made_here(home)
+    make_home(home)
     mark_made_here(home)
 
 

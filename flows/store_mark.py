@@ -1,9 +1,9 @@
 """The mark that a user's home gives the files of Prefect in a store: `STORE/prefect/made-here`.
 
 A store that somebody hands over brings such files along. Its giver knows the password, and the database and what else
-lies there name programs that are run. Only who has a key that lies in this user's home can make the mark. It is one of
-two things of which one may change: the folder's path, as when a store is renamed, and its number on its disk, as when a
-backup is put back.
+lies there name programs that a service runs; a run by the command line has its own server and password, and runs none
+of them. Only who has a key that lies in this user's home can make the mark. It is one of two things of which one may
+change: the folder's path, as when a store is renamed, and its number on its disk, as when a backup is put back.
 """
 
 import hmac
@@ -24,16 +24,22 @@ MACHINE = Path("/etc/machine-id")
 MOST_BYTES = 1000
 
 
-def check_made_here(home: Path) -> None:
-    """Refuse what lies in a store's folder of Prefect's files, which may not exist, unless this user has made it.
+def is_made_here(home: Path) -> bool:
+    """True unless others have made what lies in a store's folder of Prefect's files, which may not exist.
 
     Locks alone are left there by runs that have another server.
     """
-    marks = _marks(home) if home.is_dir() else ()
-    if {*_read(home).split()} & {*marks} or not any(map(_is_file, home.rglob("*"))):
+    return bool({*_read(home).split()} & {*_marks(home)}) or not any(map(_is_file, home.rglob("*")))
+
+
+def check_made_here(home: Path) -> None:
+    """Refuse what lies in a store's folder of Prefect's files unless this user has made it."""
+    if is_made_here(home):
         return
     first = (
-        "" if marks else f"let XDG_STATE_HOME name a folder in which you can keep a key, as {_folder()} is none; then "
+        ""
+        if _marks(home)
+        else f"let XDG_STATE_HOME name a folder in which you can keep a key, as {_folder()} is none; then "
     )
     raise Refused(
         f"{home}: programs are run by what is in it, and no mark tells that you have made it there; if you know that "
@@ -63,7 +69,9 @@ def _read(home: Path) -> str:
 
 
 def _marks(home: Path) -> tuple[str, ...]:
-    """The marks of a folder, by its path and by its number; none where this user can keep no key."""
+    """The marks of a folder, by its path and by its number; none where there is none, or this user can keep no key."""
+    if not home.is_dir():
+        return ()
     key, facts = _key(), (f"path {home.resolve()}", f"number {home.stat().st_ino}")
     return tuple(hmac.digest(key, os.fsencode(fact), "sha256").hex() for fact in facts) if key else ()
 

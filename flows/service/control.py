@@ -24,7 +24,7 @@ from fleetune.launching.process import child_command, inherited_environment
 from flows.prefect_server import DATABASE
 from flows.service.environment import WORKER_LIVES, client_environment
 from flows.service.keeper import NO_PASSWORD, follow_registration, note_folder
-from flows.service_files import ServiceFiles, ServiceRecord, make_home
+from flows.service_files import ServiceFiles, ServiceRecord, claim_home
 
 END_S, ASK_S = 75.0, 0.1
 PORT = 4200
@@ -68,7 +68,7 @@ def up(
     check_home()
     check_utf8("the working directory", str(Path.cwd()))  # deployments name it
     files = ServiceFiles(local)
-    make_home(files.home, options.adopt)
+    claim_home(files.home, options.adopt)
     if (running := files.running()) is not None:
         refuse_changes(files, running, options)
         register_again(files, running, tell)

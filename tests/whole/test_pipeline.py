@@ -32,10 +32,6 @@ def wait_until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -
         threading.Event().wait(0.02)
 
 
-PREFECT = shutil.ignore_patterns("prefect")
-"""What a copy of a store leaves out: files of Prefect are used where they were made."""
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the module's run file, its data and its stores."""
@@ -65,7 +61,7 @@ def killed(folder: Path, config: Path) -> Path:
 def whole(folder: Path, config: Path, killed: Path) -> tuple[Path, bytes]:
     """The store of a run that nothing befell in training, and the model that it trained."""
     root = folder / "whole"
-    shutil.copytree(killed, root, ignore=PREFECT)
+    shutil.copytree(killed, root)
     shutil.rmtree(root / "work")  # nothing of the killed training is left
     first = fleetune("run", str(config), "--root", str(root))
     assert "goes on" not in whys(first)["train"]
@@ -74,7 +70,7 @@ def whole(folder: Path, config: Path, killed: Path) -> tuple[Path, bytes]:
 
 def test_a_killed_run_is_finished(config: Path, killed: Path, whole: tuple[Path, bytes], tmp_path: Path) -> None:
     """kill -9 costs no bit, and the finished run has its receipt, which holds."""
-    shutil.copytree(killed, root := tmp_path / "runs", ignore=PREFECT)
+    shutil.copytree(killed, root := tmp_path / "runs")
     finished = fleetune("run", str(config), "--root", str(root))
     verified = subprocess.run(command("verify", "--root", str(root)), capture_output=True, text=True, check=False)
     assert verified.returncode == 0 and "its receipt holds: base, data, code, config" in verified.stdout, verified
@@ -107,7 +103,7 @@ def test_a_killed_run_is_finished_by_another_fleet(
     config: Path, killed: Path, whole: tuple[Path, bytes], tmp_path: Path
 ) -> None:
     """What has to be planned anew for the devices that are left once began to train at round 0."""
-    shutil.copytree(killed, root := tmp_path / "runs", ignore=PREFECT)
+    shutil.copytree(killed, root := tmp_path / "runs")
     alone = config.with_name("alone.yaml")
     alone.write_text(yaml.safe_dump({**CONFIG, "fleet": {"devices": CONFIG["fleet"]["devices"][:1]}}))
     planned_anew = fleetune("run", str(alone), "--root", str(root), "--until", "train")

@@ -10,10 +10,9 @@ import pytest
 from fleetune.errors import Refused
 from flows import prefect_server, store_mark
 from flows.service import control
-from flows.service_files import HOME, ServiceFiles, hold, make_home
+from flows.service_files import HOME, ServiceFiles, claim_home, hold, make_home
 from tests.support.flows.service.client import ServiceClient
 
-BEGINS = (make_home, prefect_server.check_configured_server)
 ASKED = r"prefect: programs are run by what is in it, .*: fleetune up --adopt, .* move that folder away"
 
 
@@ -39,9 +38,10 @@ def used(store: Path) -> Path:
 
 
 def begin(home: Path) -> None:
-    """Begin a run and a service: neither is refused."""
-    for each in BEGINS:
-        each(home)
+    """Begin a run, which nothing is asked of, and a service."""
+    prefect_server.check_configured_server(home)
+    make_home(home)
+    claim_home(home, adopt=False)
 
 
 @pytest.mark.parametrize("brought", ["prefect.db", "service/secret", "ui/index.html", "service"])
@@ -63,9 +63,8 @@ def test_what_a_store_brings_along_is_refused(
         (home / store_mark.FILE).unlink()
     before = sorted(home.rglob("*"))
     home_of("own")
-    for each in BEGINS:
-        with pytest.raises(Refused, match=ASKED):
-            each(home)
+    prefect_server.check_configured_server(home)  # runs have a server and a password of their own
+    make_home(home)
     with pytest.raises(Refused, match=ASKED):
         control.up(home.parent, str(home.parent), control.ServiceOptions(), print)
     assert sorted(home.rglob("*")) == before
@@ -82,7 +81,7 @@ def test_what_is_taken_over_stays_so(tmp_path: Path, home_of: Callable[[str], No
         home_of("new")
     with pytest.raises(Refused, match=ASKED):
         begin(home)
-    make_home(home, adopt=True)
+    claim_home(home, adopt=True)
     begin(home)
     assert (home / "prefect.db").read_text() == "theirs"
 
@@ -122,7 +121,7 @@ def test_a_user_whose_home_keeps_nothing(
     with pytest.raises(Refused, match="let XDG_STATE_HOME name a folder in which you can keep a key, as /proc/none"):
         begin(home)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    make_home(home, adopt=True)
+    claim_home(home, adopt=True)
     begin(home)
 
 
