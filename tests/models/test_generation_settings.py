@@ -3,20 +3,31 @@
 import json
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GenerationConfig,
+    models,
+)
 
+from benchmarks.families.small_configs import small_config
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.data.answer_ends import folder_ends
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.models.export import copy_tokenizer, export_model
+from fleetune.models.generation_settings import name_rope
 from fleetune.models.init_weights import write_init_weights
+from fleetune.models.rotary_settings import OLDER, rotary_places
 from fleetune.models.source import configuration
 from tests.support.data.samples import CAUSAL, json_lines, prepared, whole
 from tests.support.training.model_families import ENCODER, LANGUAGE, TEXT
@@ -44,7 +55,7 @@ def exported(request: ModelRequest, folder: Path) -> Path:
     config = configuration(request, ("no", "yes"), 0)
     write_init_weights(config, request, 3, folder / "start")
     written = export_model(config, request, folder / "start", {}, folder)
-    assert config.use_cache is False, "training goes on without a cache"
+    assert not getattr(config, "use_cache", False), "training goes on without a cache"
     return written
 
 
@@ -103,25 +114,66 @@ def test_a_model_of_random_weights_generates_with_a_cache(lora: Lora | None, tmp
     assert AutoModelForCausalLM.from_pretrained(folder).config.use_cache is False
 
 
-@pytest.mark.parametrize("lora", [None, Lora(r=2, targets=("q_proj",))], ids=["whole", "adapter"])
-def test_older_names_of_rotary_positions_stay(lora: Lora | None, tmp_path: Path) -> None:
-    """Bug: rope_theta was left out of config.json, so that transformers 4 and others took 10000 without a word. What
-    the request changes is not named as the base has it, and transformers 5 computes alike."""
-    plain = base(tmp_path / "base", None)
-    file = tmp_path / "base" / "config.json"
-    settings = json.loads(file.read_text())
-    settings.pop("rope_parameters")
-    own = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}
-    file.write_text(json.dumps({**settings, **own}))
-    request = replace(plain, lora=lora, task=TEXT if lora else LANGUAGE)  # others have none beside an adapter
+LINEAR = {"type": "linear", "factor": 2.0}
+DEFAULT = {"rope_type": "default", "rope_theta": 70.0}
+MODERN = {"global_rope_theta": 500.0, "local_rope_theta": 50.0}
+
+
+OTHER = {"rope_type": "linear", "factor": 4.0}
+NEOX = {"rotary_emb_base": 500, "rotary_pct": 0.5}
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=2, targets="all-linear")], ids=["whole", "adapter"])
+@pytest.mark.parametrize(
+    ("kind", "own", "changes", "wanted"),
+    [
+        ("llama", {"rope_scaling": LINEAR}, {"rope_theta": 70.0}, {"rope_theta": 70.0, "rope_scaling": LINEAR}),
+        ("llama", {"rope_scaling": LINEAR}, {"rope_parameters": DEFAULT}, {"rope_theta": 70.0}),
+        ("llama", {"rope_theta": 5.0}, {"rope_scaling": OTHER}, {"rope_theta": 5.0, "rope_scaling": OTHER}),
+        ("modernbert", MODERN, {"local_rope_theta": 70.0}, {**MODERN, "local_rope_theta": 70.0}),
+        ("gpt_neox", NEOX, {}, NEOX),
+    ],
+)
+def test_older_names_of_rotary_positions_tell_what_was_trained(
+    kind: str, own: dict[str, Any], changes: dict[str, Any], wanted: dict[str, Any], lora: Lora | None, tmp_path: Path
+) -> None:
+    """Bug: they were left out of config.json, all of ModernBERT's and GPT-NeoX's, and of others what the request
+    changes, so that transformers 4 and others took a default of theirs without a word. transformers 5 computes alike.
+    """
+    folder = tmp_path / "base"
+    config = configuration(ModelRequest(task=TEXT, config=small_config(kind)))
+    torch.manual_seed(5)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    plain = json.loads((folder / "config.json").read_text())
+    del plain["rope_parameters"]
+    (folder / "config.json").write_text(json.dumps({**plain, **own}))
+    request = ModelRequest(task=TEXT, source=str(folder), config=changes, lora=lora)
     written = exported(request, tmp_path)
-    assert {key: json.loads((written / "config.json").read_text()).get(key) for key in own} == own
-    ours, theirs = (AutoConfig.from_pretrained(folder).rope_parameters for folder in (written, tmp_path / "base"))
-    assert ours == theirs and ours["rope_theta"] == 500.0
-    changed = {"rope_type": "default", "rope_theta": 70.0}
-    again = exported(replace(request, config={"rope_parameters": changed}), tmp_path / "again")
-    assert "rope_theta" not in json.loads((again / "config.json").read_text())
-    assert AutoConfig.from_pretrained(again).rope_parameters == changed
+    found = json.loads((written / "config.json").read_text())
+    assert {key: value for key, value in found.items() if key in {*OLDER, "rope_scaling"}} == wanted
+    assert AutoConfig.from_pretrained(written).rope_parameters == configuration(request).rope_parameters
+
+
+def test_every_family_names_its_rotary_positions_as_transformers_4(tmp_path: Path) -> None:
+    """What any configuration class of transformers makes rotary parameters of is in config.json beside these, and
+    changes nothing where it is read."""
+    own, told = "convert_rope_params_to_dict", set[str]()
+    for file in sorted(Path(models.__path__[0]).glob("*/configuration_*.py")):
+        if f"def {own}" not in file.read_text():
+            continue
+        module = import_module(f"{models.__name__}.{file.parent.name}.{file.stem}")
+        for kind in (each for each in vars(module).values() if own in vars(each if isinstance(each, type) else object)):
+            for key in {each for each in vars(kind)[own].__code__.co_consts if isinstance(each, str)}:
+                if not rotary_places(kind(), key):
+                    continue
+                told.add(key)
+                made = kind(**{key: 0.5})
+                folder = tmp_path / kind.__name__ / key
+                made.save_pretrained(folder)
+                name_rope(folder, None)
+                assert json.loads((folder / "config.json").read_text())[key] == 0.5, kind
+                assert kind.from_pretrained(folder).rope_parameters == made.rope_parameters, kind
+    assert told == set(OLDER)
 
 
 def test_an_adapter_is_loaded_by_transformers_alone(tmp_path: Path) -> None:
