@@ -89,12 +89,27 @@ def write_ends(folder: Path, source: Path, ends: Callable[[Path], Iterable[int]]
 
 def name_untied(model: Any, config: PretrainedConfig) -> None:
     """Take out of a model's configuration that it ties weights, if none of those is tied: its files hold them apart,
-    and a reader that goes by the configuration would leave one out."""
+    and a reader that goes by the configuration would leave one out.
+
+    Where transformers 5 ties by the files alone, as for T5, others take the setting for that of the output layer.
+    """
     told, names = model.get_expanded_tied_weights_keys(all_submodels=True), canonical_names(model)
+    head = None if _heeds_ties(config) else model.get_output_embeddings()
+    if head is not None:
+        own = {name for name, each in model.named_parameters(remove_duplicate=False) if each is head.weight}
+        told = {name: source for name, source in told.items() if name in own}
     if told and all(names[name] != names[source] for name, source in told.items()):
         for part in (config, text_part(config)):
             if getattr(part, "tie_word_embeddings", False):
                 part.tie_word_embeddings = False
+
+
+def _heeds_ties(config: PretrainedConfig) -> bool:
+    """Return whether a configuration class takes over from config.json whether weights are tied."""
+    try:
+        return not getattr(type(config)(tie_word_embeddings=False), "tie_word_embeddings", False)
+    except Exception:  # each configuration class raises its own kind of error for what it lacks
+        return True
 
 
 def name_rope(target: Path, base: Path | None) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     GenerationConfig,
@@ -33,6 +34,11 @@ from tests.support.data.samples import CAUSAL, json_lines, prepared, whole
 from tests.support.training.model_families import ENCODER, LANGUAGE, TEXT
 
 LLAMA = {"model_type": "llama", "num_key_value_heads": 1, "eos_token_id": 2, **ENCODER}
+SEQ2SEQ = (
+    {"vocab_size": 300, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2},
+    {"vocab_size": 300, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64,
+     "decoder_ffn_dim": 64, "encoder_attention_heads": 2, "decoder_attention_heads": 2},
+)  # fmt: skip
 SETTINGS = {"eos_token_id": [2, 7], "num_beams": 2, "repetition_penalty": 1.3, "temperature": 0.6, "do_sample": False}
 """transformers itself would refuse to write a temperature where nothing is drawn."""
 
@@ -210,6 +216,27 @@ def test_the_configuration_of_weights_that_are_trained_apart_ties_none(apart: bo
     assert ("lm_head.weight" in load_file(written / "model.safetensors")) == apart
     ours, theirs = (AutoModelForCausalLM.from_pretrained(each) for each in (written, folder))
     assert torch.equal(ours(torch.tensor([[5, 6]])).logits, theirs(torch.tensor([[5, 6]])).logits)
+
+
+@pytest.mark.parametrize("kind", ["t5", "mt5", "bart"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_an_output_layer_that_is_trained_apart_is_not_told_as_tied(kind: str, apart: bool, tmp_path: Path) -> None:
+    """Bug: transformers 5 says of every T5 that its weights are tied, so that transformers 4 put the embedding in place
+    of flan-t5's output layer. BART's encoder would lose its embedding if the setting said otherwise."""
+    config = AutoConfig.for_model(kind, **SEQ2SEQ[kind == "bart"], tie_word_embeddings=kind == "bart" or not apart)
+    torch.manual_seed(5)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    if apart:
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(300, 32))
+    model.save_pretrained(tmp_path / "base")
+    request = ModelRequest(task="seq2seq", source=str(tmp_path / "base"))
+    written = exported(request, tmp_path)
+    told = json.loads((written / "config.json").read_text()).get("tie_word_embeddings", True)
+    assert told == (kind == "bart" or not apart)
+    assert ("lm_head.weight" in load_file(written / "model.safetensors")) == apart
+    ours, theirs = (AutoModelForSeq2SeqLM.from_pretrained(each).eval() for each in (written, tmp_path / "base"))
+    given = {"input_ids": torch.tensor([[5, 6]]), "decoder_input_ids": torch.tensor([[2, 7]])}
+    assert torch.equal(ours(**given).logits, theirs(**given).logits)
 
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
