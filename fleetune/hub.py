@@ -34,7 +34,7 @@ def commit_of(kind: str, name: str, revision: str) -> str:
     and HubSilence.
     """
     from huggingface_hub import HfApi, constants  # a run of folders alone never needs it
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     if COMMIT.fullmatch(revision):
         return revision
@@ -49,5 +49,7 @@ def commit_of(kind: str, name: str, revision: str) -> str:
         if error.response is not None and error.response.status_code in REFUSALS:
             raise HubRefusal(first_line(error)) from None
         raise HubSilence(first_line(error), cached) from None
+    except HFValidationError as error:  # no name that it could have
+        raise HubRefusal(first_line(error)) from None
     except Exception as error:  # the network, a proxy, a damaged answer
         raise HubSilence(first_line(error) or type(error).__name__, cached) from None

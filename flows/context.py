@@ -104,6 +104,8 @@ class StageSelection:
     """kind -> digest of artifacts of another run that this one reads; the stages that made them are left out."""
     beside: str = ""
     """What the run is a part of, as RunRecord.kind says: a comparison, an evaluation; empty for one by itself."""
+    trained_on: int | str | None = None
+    """RunFacts.trained_on of the run."""
 
     @property
     def kind(self) -> str:
@@ -154,6 +156,10 @@ class StageSelection:
             raise Refused(f"--only {self.only} and --until {self.until} both say where to stop; give one of them")
         specs = self.stages(catalog)
         names = [spec.name for spec in specs]
+        if config.data.only_tested and any(spec.needs_machines for spec in specs):
+            raise Refused(
+                "data.validation is 1, so that no sample is left to train on; give a share below 1, or a source"
+            )
         if self.until is not None and self.from_stage is not None and self.from_stage not in names:
             order = [spec.name for spec in catalog]
             late = order.index(self.from_stage) > order.index(self.until)

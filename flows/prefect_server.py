@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fleetune import filesystem
+from fleetune.contracts.url_passwords import holds_password
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Command, Job, ProcessLauncher
 from fleetune.library_sources import NOWHERE
@@ -60,8 +61,14 @@ def check_api(address: str, name: str, credentials: Mapping[str, str] | None = N
     """Ask the Prefect API at `address`, the value of setting `name`, for its health and version, through proxies as
     clients do. `credentials`: headers that say who asks.
 
-    Refused: not an address, or an API that lets in others only. TryAgain: no such API answers there.
+    Refused: not an address, one with a password, or an API that lets in others only. TryAgain: no such API answers
+    there.
     """
+    if "@" in address or holds_password(address):
+        raise Refused(
+            f"{name} has a user, password or token in it, which messages and records would show: give the address "
+            f"without, and {CLIENT_SECRET}=USER:PASSWORD or PREFECT_API_KEY"
+        )
     instead = f"or unset {name} to have a server started here"
     given = f"{name} is {address}"
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
@@ -110,7 +117,7 @@ def _proxy_note(address: str) -> str:
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
         return ""
-    return f" through the proxy {urlsplit(proxy).hostname or proxy}"
+    return f" through the proxy {urlsplit(proxy).hostname or proxy.rpartition('@')[2]}"
 
 
 HOST = "127.0.0.1"

@@ -4,14 +4,15 @@ The evaluation is a run of one stage that is given the artifacts of the past run
 model's own settings; they fit if their classes, their tokenizer and the size of their images are those of the past run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import record
-from fleetune.contracts.run_config import ModelRequest, RunConfig
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.tasks import predicts_number
-from fleetune.data.prepared_data import INFO, PIXELS, TOKENIZER, DataInfo
+from fleetune.data.prepared_data import INFO, PIXELS, TOKENIZER, DataInfo, PreparedData
+from fleetune.data.seen_samples import seen_samples
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from fleetune.store.runs import EVALUATION, REFUSED
@@ -20,9 +21,11 @@ from flows.context import RunContext, StageSelection
 from flows.form import AS_GIVEN
 from flows.promoted_start import in_this_store
 from flows.runner import Runner
+from flows.tracking import StageEvent
 from stages.catalog import EVALUATE, PREPARE
 
 SHOWN_LABELS = 4
+DATA_FILES = "data.files"
 
 
 @record
@@ -37,15 +40,33 @@ class EvaluationRequest:
     """KEY=VALUE each, of keys of the data section."""
     force: bool = False
 
-    def sets(self) -> list[str]:
-        """The changes of the config. Refused: a change of anything but the data."""
+    def sets(self, past: DataRequest) -> list[str]:
+        """The changes of the config, whose data were `past`. Refused: a change of anything but the data."""
         for change in self.changes:
             if not change.startswith("data."):
                 raise Refused(
                     f"changes: {change!r} is not about the data; a checkpoint is evaluated as it was trained, so only "
                     "data.source, data.test_samples and other keys of data can change"
                 )
-        return [*([] if self.data == AS_GIVEN else [f"data={self.data}"]), *self.changes]
+        section = [] if self.data == AS_GIVEN else [f"data={self.data}"]
+        return [*section, *_whole(self.changes, past), *self.changes]
+
+
+def _whole(changes: Sequence[str], past: DataRequest) -> list[str]:
+    """Changes before those that name data: these are scored whole, and not as the data of training were split.
+
+    A test split of theirs is, where they have one, and a share where the changes ask for one.
+    """
+    keys = {change.partition("=")[0].strip() for change in changes}
+    named = keys & {configs.DATA_SOURCE, DATA_FILES}
+    if not named and configs.DATA_VALIDATION not in keys:
+        return []
+    test = [] if past.streaming else ["data.test_samples=null"]  # a stream reads no more than it is asked for
+    if not named:
+        return test
+    share = "null" if "data.test_fraction" in keys else "1.0"
+    place = f"{DATA_FILES}=[]" if configs.DATA_SOURCE in named else f"{configs.DATA_SOURCE}=''"
+    return [place, f"{configs.DATA_VALIDATION}={share}", *test]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +84,14 @@ class Reevaluation:
     @property
     def title(self) -> str:
         """`demo · evaluated again on reviews.csv`."""
-        source = self.config.data.named.rstrip("/").rpartition("/")[2]
-        return f"{self.config.name} · evaluated again on {source}"
+        data = self.config.data
+        named = data.validation if isinstance(data.validation, str) else data.named
+        return f"{self.config.name} · evaluated again on {named.rstrip('/').rpartition('/')[2]}"
 
     def runner(self, context: RunContext, run_with: api.RunWith = api.run_with) -> Runner:
         """The run of the evaluation, after `run_with` has prepared other data. Refused: they do not fit the model."""
         given = dict(self.given)
+        trained = context.store.manifest("checkpoint", given["checkpoint"]).inputs.get("data", "")
         if self.other_data:
             model = with_classes(self.config.model, _info(context.store, self.given["data"]).labels)
             config = replace(self.config, model=model)
@@ -82,16 +105,35 @@ class Reevaluation:
                 context.store.runs.save(ended)
                 raise
         selection = StageSelection(
-            only=EVALUATE.name, given=given, rerun=self.past.id, force=self.force, beside=EVALUATION
+            only=EVALUATE.name,
+            given=given,
+            rerun=self.past.id,
+            force=self.force,
+            beside=EVALUATION,
+            trained_on=None if given["data"] == trained else _seen(context, trained, given["data"]),
         )
         return Runner(context, self.config, selection)
+
+
+def _seen(context: RunContext, trained: str, scored: str) -> int | str:
+    """How many samples of the data `scored` were trained on, or why that is not known."""
+    store = context.store
+    if not trained or not store.has("data", trained):
+        return "the data that it was trained on are gone from the store"
+
+    def progress(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+        event = StageEvent(stage=EVALUATE.name, kind="progress", text=what, done=done, total=total, unit=unit)
+        context.listen(event)
+
+    old, new = (PreparedData(store.folder("data", digest)) for digest in (trained, scored))
+    return seen_samples(old, new, progress)
 
 
 def reevaluation(request: EvaluationRequest, store: Store) -> Reevaluation:
     """What `request` asks for. Refused: an unknown run, one without a checkpoint, gone artifacts, wrong data."""
     past = store.runs.load(request.run, trained=True)
-    sets = request.sets()
     begun = in_this_store(store, past.config)
+    sets = request.sets(begun.data)
     config = configs.with_changes(_without_local_data(begun), sets, past.id) if sets else begun
     known: dict[str, str] = {}
     for stage in past.stages:  # a run that evaluated again has the checkpoint among its inputs

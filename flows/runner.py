@@ -68,6 +68,7 @@ class Runner:
             commit=run.commit,
             dirty=run.dirty,
             settings=yaml_file.text(self._plain),
+            trained_on=selection.trained_on,
         )
         self.selection = selection
         self.rerun_of = selection.rerun or ""

@@ -138,7 +138,7 @@ MONITOR = StageSpec(
 )
 EVALUATE = StageSpec(
     name="evaluate",
-    version=4,
+    version=5,
     module="stages.evaluate",
     config=("name", "model"),
     inputs=("fleet", "model", "data", "profile", "plan", "checkpoint", "metrics", "events"),

@@ -280,3 +280,13 @@ class EvaluationMetrics:
     """Peaks by forecast, of the devices in `peak_memory_bytes`."""
     classes: tuple[ClassScore, ...] = ()
     """Scores by class number; empty unless the model is a classifier."""
+    trained_on: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    """Of `samples`, those that the model was trained on; None: not known."""
+
+    @property
+    def scored(self) -> str:
+        """`50 samples not trained on`, as far as that is known."""
+        if self.trained_on is None:
+            return f"{self.samples} samples"
+        told = f", {self.trained_on} of them trained on" if self.trained_on else " not trained on"
+        return f"{self.samples} samples{told}"

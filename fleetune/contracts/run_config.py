@@ -147,7 +147,8 @@ class DataRequest:
     files: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
     """Several files instead of `source`, or patterns such as chats/*.jsonl; their rows follow each other."""
     validation: Annotated[str | float | None, Field(exclude_if=lambda value: value is None)] = None
-    """What is tested on: another source, or a share of the samples (then as test_fraction)."""
+    """What is tested on: another source, or a share of the samples (then as test_fraction). 1: all of them, or the
+    test split, as `evaluate` asks; then none is trained on."""
     packing: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: samples of causal-lm share sequences of max_length, in which none sees another."""
     streaming: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
@@ -197,12 +198,17 @@ class DataRequest:
         """Share of the samples that is held out for testing where there is no test split."""
         return self.validation if isinstance(self.validation, float) else self.test_fraction
 
+    @property
+    def only_tested(self) -> bool:
+        """True: nothing is trained on."""
+        return self.validation == 1.0
+
     def _check_sources(self) -> None:
         if self.source and self.files:
             raise Refused(f"data: give source ({self.source}) or files ({', '.join(self.files)}), not both")
         if self.files and self.newest_files is not None:
             raise Refused(NO_FILES.format(newest_files=self.newest_files, source=self.named))
-        if isinstance(self.validation, float) and not 0 < self.validation < 1:
+        if isinstance(self.validation, float) and not 0 < self.validation <= 1:
             raise Refused(
                 f"data: validation must be a source, or a share between 0 and 1 (got {self.validation}); 0.1 holds a "
                 "tenth of the samples out"

@@ -27,6 +27,9 @@ class RunFacts:
     dirty: bool = False
     settings: str = ""
     """The whole config, as YAML."""
+    trained_on: int | str | None = None
+    """Of the samples that are scored, those that the model was trained on, or why that is not known; None: the data are
+    those of its training."""
 
     def listed(self, run: str) -> dict[str, str]:
         """Label -> text of every fact that is known, for a report; `run` is the run's id."""

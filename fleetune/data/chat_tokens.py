@@ -8,11 +8,13 @@ answer lies is refused.
 """
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from fleetune.data.examples import Example
 from fleetune.data.messages import ASSISTANT, Message
 from fleetune.data.public_words import Told
 from fleetune.data.tokenization import asked_ids, check_ids, end_token_id, own_marks, without_marks
+from fleetune.data.tool_calls import called_names, with_names
 from fleetune.data.written_chats import check_written, rendered
 from fleetune.errors import Refused
 
@@ -60,6 +63,8 @@ class SequenceEncoder:
     loss_on_all: bool
     joined: list[str] = field(default_factory=list)
     """Locations of completions whose prompt's own tokens are not the first ones."""
+    quoting: list[str] = field(default_factory=list)
+    """Places of messages that hold a special token of the tokenizer, each with its first one."""
 
     def encode(self, example: Example) -> TokenSequence:
         """Tokens of a sample, not truncated; Refused names the sample, or the tokenizer's lack of a template."""
@@ -81,12 +86,17 @@ class SequenceEncoder:
         return TokenSequence(taken, np.where(kept, taken, IGNORE_INDEX).astype(np.int32))
 
     def notes(self, total: int) -> Iterator[str]:
-        """A sentence if some of `total` samples are asked otherwise than they are trained."""
+        """Sentences if some of `total` samples are asked otherwise than they are trained, or hold special tokens."""
         if self.joined:
             yield (
                 f"in {len(self.joined)} of {total} samples a token joins the end of the prompt and the beginning of "
                 "the completion, and the model is asked with the prompt's own tokens; let prompts end without a space "
                 "and completions begin with it"
+            )
+        if self.quoting:
+            yield (
+                f"{len(self.quoting)} of the messages hold a special token of the tokenizer, which is read as that "
+                f"token and not as its letters (first {self.quoting[0]}); where one is only quoted, write it otherwise"
             )
 
     def _closed(self, location: str, text: str, span: Span) -> tuple[list[int], list[bool]]:
@@ -119,6 +129,7 @@ class SequenceEncoder:
         text = self.written(location, chat.messages, chat)
         check_written(self.tokenizer, location, chat, chat.answers)
         ids, offsets = self._tokens(location, text, special=False)
+        self._note_quotes(location, chat, set(ids))
         if self.loss_on_all:
             return ids, [True] * len(ids)
         source = str(self.tokenizer.get_chat_template(tools=list(chat.tools) or None))
@@ -126,6 +137,15 @@ class SequenceEncoder:
             return ids, _inside(offsets, self._marked_answers(location, chat, source))
         template = _ChatText(self, location, chat, text)
         return ids, _inside(offsets, [template.span(number) for number in chat.answers])
+
+    def _note_quotes(self, location: str, chat: Chat, ids: set[int]) -> None:
+        """Keep the places of messages that hold one of the special tokens among the ids of their chat."""
+        special = [text for number, text in self._special.items() if number in ids]
+        for number, message in enumerate(chat.messages, start=1):
+            said = _json([value for key, value in message.items() if key != "role"])
+            held = next((text for text in special if text in said), None)
+            if held is not None:
+                self.quoting.append(f"{held!r} in {Path(location).name}, message {number}")
 
     def _marked_answers(self, location: str, chat: Chat, source: str) -> list[Span]:
         """Characters [first, end) of the answers, as the template's own marks enclose them."""
@@ -180,6 +200,12 @@ class SequenceEncoder:
         return list(found["input_ids"]), list(found["offset_mapping"])
 
     @cached_property
+    def _special(self) -> dict[int, str]:
+        """The tokenizer's special tokens by number, as JSON has them."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        return {number: _json(each.content)[1:-1] for number, each in added if each.special and each.content.strip()}
+
+    @cached_property
     def _untrimmed(self) -> Any:
         """The tokenizer, by which a token stands for its spaces, too: many leave them out of what they tell."""
         from tokenizers import Tokenizer  # takes long to import, and only preparation needs it
@@ -221,7 +247,9 @@ class _ChatText:
             return len(before), len(whole)
         # A template may write its last answer differently, such as with its thoughts: only the end must be alike.
         alone, within = self._content(number + 1, number), self._content(count, number)
-        closing = whole[alone[1] :]
+        closing, end = whole[alone[1] :], self.encoder.tokenizer.eos_token or ""
+        if not self.text.startswith(closing, within[1]) and self.text.endswith(end):
+            closing = closing.removesuffix(end) or closing  # as Phi's, which stands once behind all messages
         if not self.text.startswith(closing, within[1]):
             raise self._unstable(number, "the end of an answer depends on the messages after it")
         return len(before), within[1] + len(closing)
@@ -233,19 +261,16 @@ class _ChatText:
         return self.encoder.written(self.location, self.chat.messages[:messages], self.chat, ask)
 
     def _content(self, messages: int, number: int) -> Span:
-        """Where the content of a message lies in the text of the first messages."""
-        message = self.chat.messages[number]
-        content = str(message["content"])
-        core = content.strip()
-        lead = content[: len(content) - len(content.lstrip())]
-        told = {**message, "content": f"{lead}{OPEN}{core}{CLOSE}{content[len(lead) + len(core) :]}"}
+        """Where the content of a message lies in the text of the first messages; or, without one, what it calls."""
+        told = _enclosed(self.chat.messages[number], by_calls=number > 0)
         marked = [*self.chat.messages[:number], told, *self.chat.messages[number + 1 : messages]]
         text = self.encoder.written(self.location, marked, self.chat)
         first, end = text.find(OPEN), text.find(CLOSE)
-        plain = text.replace(OPEN, "", 1).replace(CLOSE, "", 1)
-        if not core or not 0 <= first < end or plain != self._of(messages):
+        most = -1 if number else 1  # a result may repeat the name of its call, but here the first answer begins
+        plain = text.replace(OPEN, "", most).replace(CLOSE, "", most)
+        if not 0 <= first < end or plain != self._of(messages):
             raise self._unstable(number, "it changes what the answer says")
-        return first, end - 1
+        return first, end - text.count(OPEN, 0, end)
 
     def _unstable(self, number: int, why: str) -> Refused:
         folder = self.encoder.spec.tokenizer
@@ -259,6 +284,22 @@ class _ChatText:
             why=why,
             number=number + 1,
         )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _enclosed(message: Message, by_calls: bool) -> Message:
+    """A message with OPEN and CLOSE around its content, or around the names of its calls if it has none, since
+    templates ask whether it has."""
+    content, names = str(message["content"]), called_names(message)
+    core = content.strip()
+    if not core and names and by_calls:
+        names[0] = OPEN + names[0]
+        return with_names(message, [*names[:-1], names[-1] + CLOSE])
+    lead = content[: len(content) - len(content.lstrip())]
+    return {**message, "content": f"{lead}{OPEN}{core}{CLOSE}{content[len(lead) + len(core) :]}"}
 
 
 def _with_marks(first: str, last: str) -> Callable[[re.Match[str]], str]:

@@ -14,6 +14,7 @@ CONFIGS = re.compile(r"^---\s*$.*?^configs:.*?^---\s*$", re.DOTALL | re.MULTILIN
 CHOICES = re.compile(r"\{([^{}]*)\}")
 BY_NAME = ""
 """Split of files whose names tell it."""
+LIST = "list what trains in data.files, and name what is tested on in data.validation"
 MAX_LISTED = 5
 Patterns = tuple[tuple[str, str], ...]
 """(split, pattern of files) of one set."""
@@ -33,34 +34,54 @@ def check_one_set(folder: Path, files: Collection[Path]) -> dict[str, dict[Path,
     return sets
 
 
+def other_splits(folder: Path, files: Collection[Path]) -> dict[Path, str]:
+    """Files that a folder's card gives to a split that neither trains nor tests by its name -> that split."""
+    return {
+        file: min(said)
+        for given in check_one_set(folder, files).values()
+        for file, said in given.items()
+        if BY_NAME not in said and not any(map(split_names, said))
+    }
+
+
 def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
-    """Refuse files, by split, that a folder's card gives to several sets, to none, or to train where they test."""
+    """Refuse files, by split, that a folder's card gives to several sets, to none, to train where they test, or to
+    several splits."""
     sets = check_one_set(folder, [file for files in splits.values() for file in files])
     for given in sets.values():
         for name, files in splits.items():
-            unlike = next(
-                (
-                    file
-                    for file in files
-                    if BY_NAME not in given.get(file, ())
-                    and (file not in given or (TRAIN in given[file]) != (name == TRAIN))
-                ),
-                None,
-            )
-            if unlike is not None:
+            of_card = {file: given.get(file, frozenset()) for file in files}
+            unlike = [file for file, said in of_card.items() if BY_NAME not in said and not _is_split(name, said)]
+            if unlike:
                 raise Told(
-                    "{}: {} would be read as {}, and its README.md says that it is {}; list what trains in data.files, "
-                    "and name what is tested on in data.validation",
+                    "{}: {} would be read as {}, and its README.md says that it is {}; {do}",
                     folder,
-                    unlike.relative_to(folder),
+                    unlike[0].relative_to(folder),
                     name,
-                    " and ".join(sorted(given.get(unlike, ()))) or "no part of the set",
+                    " and ".join(sorted(of_card[unlike[0]])) or "no part of the set",
+                    do=LIST,
+                )
+            if not frozenset.intersection(*of_card.values()):
+                raise Told(
+                    "{}: {} would be read as {} together, and its README.md has the splits {} of them; {do}",
+                    folder,
+                    _some(folder, files),
+                    name,
+                    " and ".join(sorted(frozenset().union(*of_card.values()))),
+                    do=LIST,
                 )
 
 
+def _is_split(name: str, said: Collection[str]) -> bool:
+    """Whether files that train, or do not, may be what a card says that they are."""
+    return bool(said) and any(TRAIN in split_names(split) for split in said) == (name == TRAIN)
+
+
 def _splits_by_file(folder: Path, files: Collection[Path], patterns: Patterns) -> dict[Path, frozenset[str]]:
-    """Files that one set of a card has -> their splits; the only split of a set trains, whatever it is called."""
+    """Files that one set of a card has -> their splits; the only split of a set trains, unless its name says that it
+    is tested on."""
     found: dict[Path, frozenset[str]] = {}
+    only = len({split for split, _ in patterns}) == 1
     for file in files:
         name = file.relative_to(folder).as_posix()
         given = [
@@ -68,11 +89,8 @@ def _splits_by_file(folder: Path, files: Collection[Path], patterns: Patterns) -
             for split, pattern in patterns
             if any(fnmatch(name, each) for each in (pattern, f"{pattern}/*", pattern.replace("**/", "")))
         ]
-        only = len({split for split, _ in patterns}) == 1
         if given:
-            found[file] = frozenset(
-                name for split in given for name in split_names(split) or {TRAIN if split and only else split}
-            )
+            found[file] = frozenset(TRAIN if split and only and not split_names(split) else split for split in given)
     return found
 
 

@@ -30,7 +30,7 @@ from fleetune.data.dialogues import (
 )
 from fleetune.data.images import Image, as_image
 from fleetune.data.public_words import Told, inside
-from fleetune.data.side_columns import SideColumns, check_kept, own_columns
+from fleetune.data.side_columns import SideColumns, check_kept
 from fleetune.data.tables import DataSource, Table, row_place
 from fleetune.errors import Refused
 
@@ -130,10 +130,10 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
 def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColumns | None = None) -> Iterator[Example]:
     """Yield every row of a table as an Example, in order; Refused names the location of the first bad row.
 
-    beside: sees each row.
+    Plain texts of causal-lm that are empty, as lines of files are, are left out. beside: sees each row.
     """
-    format, folder = dialogue_format(table, source, spec), source.folder_of(table)
-    names, own = table.class_names(source.label_column), own_columns(source, spec)
+    format, folders = dialogue_format(table, source, spec), source.folders_of(table)
+    names = table.class_names(source.label_column)
     for number, values in table.rows():
         location = row_place(table, number)
         check_heading(location, values)
@@ -144,7 +144,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
             check_answers(location, dialogue)
             yield Example(location=location, content=dialogue, label=None)
             continue
-        check_kept(location, values, own)
+        check_kept(location, values, source, spec)
         if spec.task == SEQ2SEQ:
             pair = (PROMPT, ANSWER) if _has_pairs(table, source, spec) else (source.text_column, source.target_column)
             yield Example(location=location, content=read_pair(location, values, pair), label=None)
@@ -157,8 +157,12 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
                 location=location,
                 column=column,
             )
+        if spec.task == "causal-lm" and isinstance(value, str) and not value.strip():
+            if beside is not None:
+                beside.empty += 1
+            continue
         content = (
-            given_text(location, column, value) if spec.is_text else as_image(inside(location, column), value, folder)
+            given_text(location, column, value) if spec.is_text else as_image(inside(location, column), value, *folders)
         )
         label = None if spec.task == "causal-lm" else _sample_label(location, source.label_column, values, spec.task)
         if names and label is not None and not predicts_number(spec.task):
@@ -187,16 +191,13 @@ def given_text(location: str, column: str, value: Any) -> str:
         )
     if not value.strip():
         raise Told(
-            "{location}: column {column!r} is empty; fill it or leave the row out",
-            location=location,
-            column=column,
+            "{location}: column {column!r} is empty; fill it or leave the row out", location=location, column=column
         )
     return value
 
 
 def _named(location: str, column: str, label: SampleLabel, names: tuple[str, ...]) -> SampleLabel:
-    """The label, or each of several, by name in a table that names its classes; another table may number them
-    otherwise."""
+    """The label, or each of several, by name in a table that names its classes; others may number them otherwise."""
     if isinstance(label, tuple):
         return tuple(_class_name(location, column, each, names) for each in label)
     return label if isinstance(label, float) else _class_name(location, column, label, names)
@@ -337,6 +338,8 @@ class Survey:
     """Number of images that are all but black, or all but white, in every pixel."""
     notes: tuple[str, ...]
     """Sentences on columns that are not read."""
+    empty: int
+    """Rows that are left out, since they hold an empty text."""
 
 
 def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress) -> Survey:
@@ -372,6 +375,7 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
         image_shape=shape,
         dim=dim,
         notes=tuple(beside.notes()),
+        empty=beside.empty,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
-from fleetune.data.data_cards import check_card
+from fleetune.data.data_cards import check_card, other_splits
 from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names
 from fleetune.data.tables import SUFFIXES
@@ -30,9 +30,9 @@ WIDTH = 5
 def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tuple[Path, ...]], tuple[str, ...]]:
     """Data files by split name, in sorted order, and a sentence that names others which may hold rows, if there are.
 
-    If no file names a split, all files are `train`. Raises Refused if `needs_train` and no file trains, if names are
-    unclear, if some name a split and others none, if those of a split are all of kinds that are not read in a folder,
-    and if the folder's card says otherwise.
+    If no file names a split, all files are `train`; else those that name none may be in another by the folder's card.
+    Raises Refused if `needs_train` and no file trains, if names are unclear, if some name a split and others none, if
+    those of a split are all of kinds that are not read in a folder, and if the folder's card says otherwise.
     """
     saved = _saved_to_disk(folder)
     if saved:
@@ -57,6 +57,10 @@ def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tup
             _listed(folder, files) or "none",
             suffixes=",".join(SUFFIXES),
         )
+    if NO_SPLIT in splits:
+        by_card = other_splits(folder, splits[NO_SPLIT])
+        for file in splits.pop(NO_SPLIT):
+            splits.setdefault(by_card.get(file, NO_SPLIT), []).append(file)
     _check_all_named(folder, splits)
     given = {name: tuple(found) for name, found in splits.items()}
     check_card(folder, given)

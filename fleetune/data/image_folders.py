@@ -74,9 +74,9 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
     """Open FOLDER/CLASS/*.png or FOLDER/train/CLASS/*.png; None if there is no image.
 
     Each subfolder is a class and includes its own subfolders. A folder whose name has a split word is a split if all
-    others do too, or if it trains and has folders of classes. A folder that holds nothing but one other counts as that.
-    Raises Refused for images that would not be read, and if `needs_train` and none trains; a test split without classes
-    is left out, and a note says so.
+    others do too, or if it trains and has folders of classes. A folder that holds nothing but one other, of folders,
+    counts as that. Raises Refused for images that would not be read, for a split of one class that another lacks, and
+    if `needs_train` and none trains; a test split without classes is left out, and a note says so.
     """
     if others := _images(folder, OTHER_IMAGES):
         raise Told(
@@ -103,6 +103,7 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
             place.path / TRAIN,
         )
     tested = tested_split(read)
+    _check_alike({name: read[name] for name in (TRAIN, tested) if name in read})
     tables = {name: tuple(_table(folder, one, request) for one in read.get(name, ())) for name in (TRAIN, tested)}
     return DataSource(
         train=tables[TRAIN],
@@ -114,13 +115,15 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
     )
 
 
-def _innermost(place: _Place) -> _Place:
-    """Go down from a folder that holds one folder of folders and nothing else, unless its name is that of a split."""
+def _innermost(place: _Place, split: frozenset[str] = frozenset()) -> _Place:
+    """Go down from a folder that holds one folder of folders and nothing else, unless its name is that of a split; in
+    the folder of a split also to one of its own name."""
     inside = place.folders
     only = inside[0] if len(inside) == 1 and not place.beside else None
-    if only is None or split_names(only.path.name) or only.beside:
+    if only is None or split_names(only.path.name) - split:
         return place
-    return _innermost(only)
+    doubled = bool(split) and only.path.name == place.path.name
+    return place if only.beside and not doubled else _innermost(only, split)
 
 
 def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
@@ -133,12 +136,28 @@ def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
         return {TRAIN: (place,)}
     splits: dict[str, tuple[_Place, ...]] = {}
     for one, words in names.items():
-        _check_beside(one)
         if len(words) != 1:
             raise _unclear(one, words)
-        (word,) = words
-        splits[word] = (*splits.get(word, ()), one)
+        (word,), inner = words, _innermost(one, words)
+        _check_beside(inner)
+        splits[word] = (*splits.get(word, ()), inner)
     return splits
+
+
+def _check_alike(splits: Mapping[str, tuple[_Place, ...]]) -> None:
+    """Refuse a split of one class that another one lacks: its classes may lie in it, or beside it."""
+    classes = {name: {each.path.name for one in places for each in one.folders} for name, places in splits.items()}
+    for name, found in classes.items():
+        others = set().union(*(classes[other] for other in classes if other != name))
+        if len(found) == 1 and others and not found <= others:
+            raise Told(
+                "{}: {name} has one class, {}, and the others have {}; keep the images of each class of {name} in a "
+                "folder of its own, of the same names",
+                splits[name][0].path,
+                *found,
+                _listed(sorted(others)),
+                name=name,
+            )
 
 
 def _check_classes(place: _Place) -> None:

@@ -21,10 +21,12 @@ DEEP, SIXTEEN_BITS = ("I", "F"), "I;16"
 """Pillow's modes of 32 bits, and the beginning of those of 16."""
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
 """Tag of TIFF files that says which number is white, and its value where that is 0."""
+LONGEST_NAME = 200
+"""Characters of a path that are told."""
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
-def as_image(location: str, value: Any, folder: Path | None) -> Image:
+def as_image(location: str, value: Any, folder: Path | None, nearer: Path | None = None) -> Image:
     """Convert a column's value to an image, float64 [height, width, channels] in 0..1.
 
     Accepts nested lists or arrays [height, width] or [height, width, 1|3|4] (integers in 0..255, floats in 0..1),
@@ -35,7 +37,7 @@ def as_image(location: str, value: Any, folder: Path | None) -> Image:
     if isinstance(value, Mapping):  # the Image feature of Hugging Face datasets: {"bytes": ..., "path": ...}
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
-        value = _resolve_inside(location, value, folder)
+        value = _resolve_inside(location, value, folder, nearer)
     if isinstance(value, Path):
         location = noted(location, value.name)
         value = _npy(location, value) if value.suffix == ".npy" else _read(location, value)
@@ -94,22 +96,34 @@ def _triangle_weights(old: int, new: int) -> Image:
     return normed
 
 
-def _resolve_inside(location: str, name: str, folder: Path | None) -> Path:
+def _resolve_inside(location: str, name: str, folder: Path | None, nearer: Path | None) -> Path:
     if folder is None:
         raise Told(
             "{location}: holds the path {!r}; with paths, data.source must be the folder that has them",
             name,
             location=location,
         )
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+    path = image_file(name, folder, nearer)
+    if path is None:
         raise Told(
-            "{location}: no file {!r} inside {}; give paths relative to that folder",
-            name,
+            "{location}: no file {!r} inside {}; give paths relative to that folder, or to that of the table within it",
+            name[:LONGEST_NAME],
             folder,
             location=location,
         )
     return path
+
+
+def image_file(name: str, folder: Path, nearer: Path | None = None) -> Path | None:
+    """The file inside a folder at a path from it, or from one that is nearer; None if there is none."""
+    for place in (nearer or folder, folder):
+        try:
+            path = (place / name).resolve()
+            if path.is_relative_to(folder.resolve()) and path.is_file():
+                return path
+        except (OSError, ValueError):  # a text that can name no file, such as an image in base64
+            continue
+    return None
 
 
 def _npy(location: str, path: Path) -> Any:

@@ -106,8 +106,12 @@ def survey(job: Job) -> dict[str, Survey]:
 
 
 def column_notes(surveys: Mapping[str, Survey]) -> Iterator[str]:
-    """Sentences on columns that are not read, each once."""
+    """Sentences on columns that are not read, each once, and on rows that are not."""
     yield from dict.fromkeys(note for one in surveys.values() for note in one.notes)
+    empty = sum(one.empty for one in surveys.values())
+    if empty:
+        rows = empty + sum(len(one.content_keys) for one in surveys.values())
+        yield f"{empty} of {rows} rows are left out: their text is empty"
 
 
 def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> dict[str, RowIndices]:

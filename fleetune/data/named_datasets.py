@@ -23,7 +23,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.class_features import loaded_names
 from fleetune.data.labelled_split import labelled_split
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TRAIN, unread_notes
+from fleetune.data.splits import TRAIN, split_names, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable, without_nulls
 from fleetune.errors import TryAgain, first_line
 from fleetune.hub import COMMIT, DATASET, HubRefusal, HubSilence, commit_of
@@ -140,13 +140,7 @@ class HubTable:
 
 def hub_source(request: DataRequest, task: str) -> DataSource:
     """Open the data set's train split and its test split (validation if there is no test); a note names the others."""
-    splits = _load(request.source, request.streaming)
-    if "train" not in splits:
-        raise Told(
-            "data: {source} has the splits {}; one must be called train",
-            ", ".join(splits),
-            source=request.source,
-        )
+    splits = _with_train(request.source, _load(request.source, request.streaming))
     test, unlabelled_notes = labelled_split(
         splits, lambda split: (_first_labels(request, split, splits[split]),), request.label_column, task
     )
@@ -162,6 +156,20 @@ def hub_source(request: DataRequest, task: str) -> DataSource:
     )
 
 
+def _with_train(source: str, splits: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The splits, of which the only one whose name has the word is called train."""
+    named = [name for name in splits if split_names(name) == {TRAIN}]
+    if TRAIN in splits or len(named) == 1:
+        train = TRAIN if TRAIN in splits else named[0]
+        return {TRAIN if name == train else name: split for name, split in splits.items()}
+    raise Told(
+        "data: {source} has the splits {}; one must be called train, or be the only one with this word in its name. "
+        "Else download the set, list what trains in data.files, and name what is tested on in data.validation",
+        ", ".join(splits),
+        source=source,
+    )
+
+
 def _first_labels(request: DataRequest, split: str, dataset: Any) -> HubTable:
     """The labels of a split, of a stream those of its first rows."""
     if request.label_column in (dataset.column_names or ()):
@@ -173,6 +181,8 @@ def _first_labels(request: DataRequest, split: str, dataset: Any) -> HubTable:
 def streamed_rows(request: DataRequest, has_test: bool) -> tuple[int, int]:
     """Rows of the train and of the test split that a stream must give."""
     assert request.train_samples is not None and request.test_samples is not None
+    if request.only_tested:
+        return max(request.train_samples, request.test_samples), request.test_samples
     if has_test:
         return request.train_samples, request.test_samples
     share = request.held_out_share

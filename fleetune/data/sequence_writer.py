@@ -69,7 +69,7 @@ def write_sequences(job: Job) -> Written:
         info, _ = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
         splits.append(info)
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
-    if TEST in hashes and not job.asked.local:
+    if TEST in hashes and not job.asked.local and not request.only_tested:
         # of one split, equal samples are kept together, so that only cut ones are in both
         notes += shared_notes(hashes[TRAIN], hashes[TEST], None if job.source.test else 0)
     return Written(

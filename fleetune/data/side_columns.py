@@ -1,6 +1,8 @@
-"""Columns beside what is read: rows that these take out of training are refused, and the others are told by name."""
+"""Columns beside what is read: rows that these take out of training, and halves of pairs, are refused, and the others
+are told by name."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from fleetune.contracts.input_spec import InputSpec
@@ -8,6 +10,7 @@ from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.data.dialogues import (
     ANSWER,
     BESIDE_TEXTS,
+    INPUT,
     INSTRUCTION,
     MESSAGE_COLUMNS,
     PROMPT,
@@ -20,6 +23,22 @@ from fleetune.data.tables import DataSource
 
 LABEL = "label"
 """Column in which rows for KTO, as TRL and ms-swift have them, say whether their answer is a good one."""
+PARTNERS = {
+    "premise": ("hypothesis",),
+    "hypothesis": ("premise",),
+    "question": ("sentence", "passage", "context"),
+    "sentence": ("question",),
+    "context": ("question",),
+    "passage": ("question", "query"),
+    "query": ("passage", "document"),
+    "document": ("query",),
+    "claim": ("evidence",),
+    "evidence": ("claim",),
+    INSTRUCTION: (INPUT, "context"),
+}
+"""Column of one part of a text that others have in two -> those of the other part."""
+NUMBERED = str.maketrans("12ab", "21ba")
+"""Last letters of the columns of two parts, such as sentence1 and sentence2."""
 MOST = 100
 """Names, and sets of them, that are kept: rows of JSON may each have others."""
 
@@ -31,8 +50,9 @@ def own_columns(source: DataSource, spec: InputSpec) -> frozenset[str]:
     )
 
 
-def check_kept(location: str, values: Mapping[str, Any], own: Collection[str]) -> None:
-    """Refuse a row of a text or an image that a flag takes out of training."""
+def check_kept(location: str, values: Mapping[str, Any], source: DataSource, spec: InputSpec) -> None:
+    """Refuse a row of a text or an image that a flag takes out of training, or of whose two texts one is not read."""
+    own = own_columns(source, spec)
     for name in FLAGS:
         if name in values and name not in own and is_flag(spelled(values[name]), 0):
             raise Told(
@@ -42,6 +62,25 @@ def check_kept(location: str, values: Mapping[str, Any], own: Collection[str]) -
                 location=location,
                 name=name,
             )
+    if not spec.is_text or spec.task == "causal-lm" or source.text_column not in values:
+        return
+    others = _partners(source.text_column.lower())
+    for name, value in values.items():
+        if name.lower() in others and name not in own and isinstance(value, str) and value.strip():
+            raise Told(
+                "{location}: column {column!r} is read, and {name!r}, the other part of its text, is not; join the two "
+                "into one column and name it in data.text_column, or leave {name!r} out",
+                location=location,
+                column=source.text_column,
+                name=name,
+            )
+
+
+@cache
+def _partners(column: str) -> frozenset[str]:
+    """Columns, in small letters, that have the other part of what a column has."""
+    numbered = column[:-1] + column[-1:].translate(NUMBERED)
+    return frozenset({*PARTNERS.get(column, ()), f"{column}_pair", numbered} - {column})
 
 
 class SideColumns:
@@ -49,25 +88,29 @@ class SideColumns:
 
     def __init__(self, source: DataSource, spec: InputSpec) -> None:
         """For rows of a source that are read for a task."""
-        self._source, self._spec, self._own = source, spec, own_columns(source, spec)
+        self._source, self._spec, self._own = source, spec, frozenset[str]()
         self._format: str | None = None
         self._rated = False
         self._zero: str | None = None
         self._classes = False
-        self._known = set[tuple[str, ...]]()
+        self.empty = 0
+        """Rows of which no text is learned, because it is empty; whoever reads them counts."""
+        self._known = set[tuple[tuple[str, ...], tuple[str, ...]]]()
         self._unread, self._others = dict[str, None](), dict[str, str]()
 
     def begin(self, format: str | None, pairs: bool) -> None:
         """Go on with another table. format: that of its dialogues. pairs: whether it has prompts and completions."""
         named = self._spec.task == SEQ2SEQ and (self._source.text_column, self._source.target_column)
         self._format, self._rated = format, pairs or format is not None or named == (PROMPT, ANSWER)
+        self._own = own_columns(self._source, self._spec) | ({PROMPT, ANSWER} if pairs else set())
         self._known.clear()
 
     def see(self, location: str, values: Mapping[str, Any]) -> None:
         """Take note of a row; Refused if it says that its answer is bad."""
-        names = tuple(name for name, value in values.items() if value is not None)
-        if names not in self._known:
-            self._note(names)
+        texts = tuple(name for name, value in values.items() if isinstance(value, str) and value)
+        names = tuple(name for name, value in values.items() if not isinstance(value, str | None) or value)
+        if (names, texts) not in self._known:
+            self._note(names, texts)
         if not self._rated or values.get(LABEL) in (None, ""):
             return
         label = spelled(values[LABEL])
@@ -83,8 +126,8 @@ class SideColumns:
             raise _bad(self._zero)
 
     def notes(self) -> Iterator[str]:
-        """Sentences if rows have messages or completions beside the text that is read, or other columns that are
-        not."""
+        """Sentences if rows have messages or completions beside the text that is read, or other columns that are not:
+        beside texts and images, those of texts, and those to which formats give a meaning."""
         for other, name in self._others.items():
             yield (
                 f"rows have {self._source.text_column!r}, which is read, and {name!r}, which is not; set data.format "
@@ -93,19 +136,24 @@ class SideColumns:
         if self._unread:
             yield f"rows have columns that are not read: {', '.join(self._unread)}"
 
-    def _note(self, names: tuple[str, ...]) -> None:
+    def _note(self, names: tuple[str, ...], texts: tuple[str, ...]) -> None:
         if len(self._known) < MOST:
-            self._known.add(names)
-        text, unread = self._source.text_column, unread_columns(names, self._format) if self._format else names
+            self._known.add((names, texts))
+        unread = unread_columns(names, self._format) if self._format else self._beside(names, texts)
         for name in unread:
-            told = name in BESIDE_TEXTS - self._own if self._format is None else len(self._unread) < MOST
-            if told:
+            if len(self._unread) < MOST:
                 self._unread[name] = None
-        if self._format is None and self._spec.task == "causal-lm" and self._source.format is None and text in names:
+
+    def _beside(self, names: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[str]:
+        """Columns of texts or images that are told; a format of which there are others is told itself."""
+        text, left = self._source.text_column, texts
+        if self._spec.task == "causal-lm" and self._source.format is None and text in names:
             other = row_format([name for name in names if name != text], text, None)
             if other is not None:
                 named = next(name for name in (*MESSAGE_COLUMNS, INSTRUCTION, PROMPT) if name in names)
                 self._others.setdefault(other, named)
+                left = unread_columns(texts, other)
+        yield from (name for name in names if name not in self._own and (name in BESIDE_TEXTS or name in left))
 
 
 def _bad(location: str) -> Told:

@@ -17,6 +17,7 @@ from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.examples import check_task, examples
 from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits
 from fleetune.data.image_folders import image_folder_source
+from fleetune.data.images import image_file
 from fleetune.data.labelled_split import labelled_split
 from fleetune.data.named_datasets import (
     HUB_NAME,
@@ -39,6 +40,7 @@ from fleetune.data.splits import (
 )
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
 from fleetune.data.tokenization import chat_template_text
+from fleetune.errors import Refused
 from fleetune.filesystem import check_symlinks, expanded, file_digest
 
 BUILTIN_SOURCES: dict[str, Callable[[], DataSource]] = {
@@ -51,10 +53,16 @@ BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label")
 """Columns of the built-in sets, which take seconds to build."""
 
 
+NAMING = (".csv", ".json", ".jsonl")
+"""Files that may be a source by themselves and name images, which then count for its digest."""
+
+
 def open_source(request: DataRequest, task: str) -> DataSource:
     """Open the tables of a request for a task; Refused if the source does not exist or cannot be read."""
-    opened = _open_source(request, task)
-    if isinstance(request.validation, float) and opened.test:
+    opened = _open_source(request, task, needs_train=not request.only_tested)
+    if request.only_tested:
+        opened = replace(opened, train=opened.train or opened.test, test=opened.test or opened.train)
+    elif isinstance(request.validation, float) and opened.test:
         raise Told(
             "data: validation asks for a share ({validation}), but {named} has a test split of its own; leave "
             "data.validation out, or let it name a source",
@@ -137,7 +145,7 @@ def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> D
     if path is None:
         return hub_source(request, task)
     if not path.is_dir():
-        return _tables(request, task, {TRAIN: (path,)}, None)
+        return _tables(request, task, {TRAIN: (path,)}, path.parent if path.suffix.lower() in NAMING else None)
     pictures = None if has_files else image_folder_source(path, request, needs_train)
     if pictures is not None:
         return pictures
@@ -258,12 +266,12 @@ def source_name(request: DataRequest) -> str:
     return path.name if path.is_file() else path.resolve().name
 
 
-DATA_VERSION = 7
+DATA_VERSION = 8
 """Increased whenever this package would prepare different arrays from the same source."""
 
 
 def content_digest(request: DataRequest) -> str:
-    """sha256 (hex) over the bytes of the request's source, its chat template, and DATA_VERSION.
+    """sha256 (hex) over the bytes of the request's source and of images it names, its chat template, and DATA_VERSION.
 
     Reads every byte on every call, because size and modification time do not reveal an edit in place. Includes the
     file names of a folder, without files that `newest_files` leaves unread, and the versions of the packages that ship
@@ -292,11 +300,24 @@ def _source_digest(request: DataRequest) -> str:
     if path is None:
         return _digest_of("hub", hub_digest(request))
     if path.is_file():
-        return _digest_of("file", path.suffix.lower(), _file_digest(path))
+        return _digest_of("file", path.suffix.lower(), _file_digest(path), *_named_images(request, path))
     older = _older_files(request, path)
     kept = (file for file in path.rglob("*") if file.is_file() and file not in older)
     names = sorted(file.relative_to(path).as_posix() for file in kept)
     return _digest_of("folder", *(f"{name}\0{_file_digest(path / name)}" for name in names))
+
+
+def _named_images(request: DataRequest, path: Path) -> list[str]:
+    """Paths and digests of the images that a file of text names in its image column, which lie beside or below it."""
+    try:
+        table = open_table(path) if path.suffix.lower() in NAMING else None
+        if table is None or request.image_column not in table.columns:
+            return []
+        named = {value for _, row in table.rows() if isinstance(value := row.get(request.image_column), str)}
+    except Refused:  # whoever reads the rows tells it
+        return []
+    files = {name: image_file(name, path.parent) for name in sorted(named)}
+    return [f"{name}\0{_file_digest(file)}" for name, file in files.items() if file is not None]
 
 
 def _has_files(path: Path | None) -> bool:

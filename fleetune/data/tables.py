@@ -84,10 +84,11 @@ class DataSource:
     notes: tuple[str, ...] = ()
     """Remarks for the user about what is not read, a sentence each."""
 
-    def folder_of(self, table: Table) -> Path | None:
-        """Base folder of relative paths in a table."""
+    def folders_of(self, table: Table) -> tuple[Path | None, Path | None]:
+        """Base folder of relative paths in a table, and the folder of its file, which comes first, if it has one."""
         tested = any(table is each for each in self.test)
-        return self.test_folder if tested and self.test_folder is not None else self.folder
+        base = self.test_folder if tested and self.test_folder is not None else self.folder
+        return base, table.path.parent if isinstance(table, JsonLinesTable | CsvTable | ArrowTable) else None
 
 
 def row_place(table: Table, number: int) -> Place:
@@ -235,10 +236,7 @@ class ArrowTable:
                     yield number, without_nulls(values)
         except (pa.ArrowException, OSError) as error:
             raise Told(
-                "{}: cannot be read after row {number} ({})",
-                self.path,
-                first_line(error),
-                number=number,
+                "{}: cannot be read after row {number} ({})", self.path, first_line(error), number=number
             ) from None
 
 

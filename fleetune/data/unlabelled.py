@@ -42,8 +42,11 @@ def _asked(location: str, text: str, chats: bool) -> Example:
         raise Refused(f"{location} is {type(text).__name__}, not text; give strings")
     if not text.strip():
         raise Refused(f"{location} is empty; give words")
-    said = Chat(messages=({"role": "user", "content": text},)) if chats else text
-    return Example(location=location, content=said, label=None)
+    return Example(location=location, content=_said_by_user(text) if chats else text, label=None)
+
+
+def _said_by_user(text: str) -> Chat:
+    return Chat(messages=({"role": "user", "content": text},))
 
 
 def asked_images(paths: Sequence[Path]) -> Iterator[Example]:
@@ -66,7 +69,8 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
 
     Of rows for causal-lm, what training reads is asked: the column that `data.format` names, else the first of text,
     messages and prompt. Of a chat or an instruction, the messages before the last answer are asked; of a completion,
-    its prompt. Refused names the first row that has none of them.
+    its prompt, as what a user says where the model was trained on chats. Refused names the first row that has none of
+    them.
     """
     if path.suffix.lower() == LINES:
         if not spec.is_text:
@@ -86,7 +90,9 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
         if format is None:
             raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")
         if format != TEXT:
-            yield Example(location=location, content=_dialogue(location, values, format, spec), label=None)
+            found = _dialogue(location, values, format, spec)
+            said = _said_by_user(found.prompt) if chats and isinstance(found, Completion) else found
+            yield Example(location=location, content=said, label=None)
         elif spec.is_text:
             yield _asked(location, given_text(location, column, values[column]), chats)
         else:

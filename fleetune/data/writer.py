@@ -279,10 +279,10 @@ def _training_notes(
     here can tell the second."""
     if job.asked.local:
         yield from unowned_class_notes(classes, job.asked.local_labels)
-        return
-    yield from absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])
-    if TEST in rows_by_split:
-        yield from _overlap_notes(surveys, rows_by_split, arrays)
+    elif not job.request.only_tested:
+        yield from absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])
+        if TEST in rows_by_split:
+            yield from _overlap_notes(surveys, rows_by_split, arrays)
 
 
 def _overlap_notes(

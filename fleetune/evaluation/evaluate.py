@@ -1,7 +1,7 @@
 """Evaluation of a run: scores before and after training, the forecast beside the measurement, and their summary."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.prepared_data import PreparedData
+from fleetune.data.seen_samples import seen_samples
 from fleetune.drawing import ReportContent, report
 from fleetune.errors import Refused
 from fleetune.evaluation.trained_model import BETTER, Scores, ScoringOptions, load_result, result_folder, score
@@ -57,6 +58,8 @@ class EvaluationTask:
     """Of a training that lost devices or messages, for the report."""
     settings: str = ""
     """The run's whole config as text, for the report."""
+    trained_on: int | str | None = None
+    """As in RunFacts."""
     progress: Progress = ignore_progress
     note: Callable[[str], None] = lambda sentence: None
 
@@ -170,13 +173,30 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     trained = load_result(task.checkpoint_folder, task.model_folder, task.model, task.note)
     after = score(trained, data, scoring, "trained model")
     before = score(_before(task), data, scoring, "untrained model")
-    metrics = compare(task, before, after, data.size(scoring.split))
+    seen = seen_samples(data, data, task.progress) if task.trained_on is None else task.trained_on
+    metrics = replace(
+        compare(task, before, after, data.size(scoring.split)), trained_on=None if isinstance(seen, str) else seen
+    )
+    if told := _trained_on(task, metrics):
+        task.note(told)
     page = report(_content(task, metrics, data))
     task.output.mkdir(parents=True, exist_ok=True)
     json_io.write(metrics, task.output / "evaluation.json")
     json_io.write(summarise(task, metrics), task.output / "summary.json")
     (task.output / "report.html").write_text(page, encoding="utf-8")
     return metrics
+
+
+def _trained_on(task: EvaluationTask, metrics: EvaluationMetrics) -> str:
+    """A sentence if data that are not those of training have samples that were trained on, or may have."""
+    if not task.trained_on:
+        return ""
+    if isinstance(task.trained_on, str):
+        return f"whether the model was trained on samples that are scored is not known: {task.trained_on}"
+    return (
+        f"{task.trained_on} of {metrics.samples} samples that are scored were trained on, so the scores look better "
+        "than they are"
+    )
 
 
 def _energy_j(training: TrainingMetrics) -> float | None:
@@ -218,6 +238,8 @@ def _before(task: EvaluationTask) -> nn.Module:
 
 
 def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedData) -> ReportContent:
+    sizes = data.describe_sizes() if task.trained_on is None else f"{data.describe_size('test')} to test on"
+    seen = _trained_on(task, metrics)
     return ReportContent(
         title=task.run,
         fleet=task.fleet,
@@ -230,7 +252,8 @@ def _content(task: EvaluationTask, metrics: EvaluationMetrics, data: PreparedDat
         facts={
             "model": task.model.source or f"{task.profile.model}, from random weights",
             "task": task.model.task,
-            "data": f"{data.info.source}: {data.describe_sizes()}",
+            "data": f"{data.info.source}: {sizes}",
+            **({"trained on": seen} if seen else {}),
             "content of the data": data.info.digest,
             **({"odd about the data": "; ".join(data.info.notes)} if data.info.notes else {}),
             "seed": str(data.info.seed),

@@ -59,6 +59,8 @@ class Predictor:
     """Locations of the texts that were longer than those of training, and cut."""
     spaced: list[str] = field(default_factory=list)
     """Locations of the texts of causal-lm that end in a space which training has within a token."""
+    templated: list[str] = field(default_factory=list)
+    """Locations of chats, which a template writes, where training had none."""
 
     def predictions(self, asked: Iterable[Example]) -> Iterator[Prediction]:
         """Yield a prediction for each input, in order. No gradients, no draws, on one thread; Refused: an input that
@@ -134,6 +136,8 @@ class Predictor:
             check_ids(np.asarray(ids, dtype=np.int64), spec)
             if not turns and ends_within_token(tokenizer, example):
                 self.spaced.append(example.location)
+            if isinstance(example.content, Chat) and not self.data.info.chats:
+                self.templated.append(example.location)
             ends = end_ids(tokenizer, of_base.eos_token_id, example)
             settings = GenerationConfig(
                 do_sample=False,

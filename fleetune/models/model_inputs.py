@@ -14,6 +14,8 @@ from fleetune.models.start_adapter import classes_of
 
 POSITIONS = ("position_embeddings", "embed_positions")
 """Last names of the tables of learned positions in all families of transformers."""
+LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""Settings that say how many positions a model has, in most families, in old ones and in MPT."""
 
 
 def input_spec(request: ModelRequest) -> InputSpec:
@@ -71,7 +73,10 @@ def _image_size(config: PretrainedConfig) -> int | None:
 def usable_positions(config: PretrainedConfig, request: ModelRequest) -> int | None:
     """Return the largest number of tokens that a text may have; None if any number will do, or nothing is told."""
     text = text_part(config)
-    told: int | None = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    known = (key for key in LIMITS if hasattr(type(text), key) or key in text.attribute_map)  # not T5's n_positions
+    told: int | None = next(filter(None, (getattr(text, key) for key in known)), None)
+    if not getattr(text, "position_biased_input", True) or getattr(text, "alibi", False):
+        return None  # DeBERTa without a table, and such a Falcon, see distances alone
     if told is None or told < 1 or head_of(request.task) == IMAGE:  # XLNet says -1 where any number will do
         return told if told is not None and told > 0 else None
     return _after_padding(untied_model(config, request)) or told

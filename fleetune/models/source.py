@@ -348,6 +348,8 @@ def _from_hub(name: str, revision: str | None) -> Path:
 
 def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
     """Return the folder of a commit, or of the one to which a branch or tag points now."""
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        raise Refused(f"model: source {name} is gone: there is no such folder; put it back, or give another as source")
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]

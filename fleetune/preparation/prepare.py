@@ -10,6 +10,7 @@ from torch import nn
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.job import Preparation
+from fleetune.data.labels import shortlist
 from fleetune.data.local_data import LocalSurvey
 from fleetune.data.prepared_data import LocalSource, PreparedData
 from fleetune.data.writer import ensure_data
@@ -19,7 +20,7 @@ from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.model_inputs import input_spec
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import adapter_folder, configuration, source_folder
-from fleetune.models.start_adapter import other_base
+from fleetune.models.start_adapter import classes_of, other_base
 from fleetune.models.unit_graph import record_units
 from fleetune.models.units import refuse_tied_adapters
 from fleetune.models.weights import WeightReader
@@ -54,7 +55,8 @@ def prepare(task: PreparationTask) -> None:
     Refused when the steps differ by more than rounding.
     """
     graph, module = write_artifacts(task)
-    for sentence in (*PreparedData(task.data_folder).info.notes, *_adapter_notes(task.model)):
+    prepared = PreparedData(task.data_folder)
+    for sentence in (*prepared.info.notes, *_adapter_notes(task.model, prepared.labels)):
         task.note(sentence)
     config = saved_configuration(task.model_folder / "model")
     uncompared = compare_start(config, task.model, task.model_folder / INIT_WEIGHTS)
@@ -65,11 +67,19 @@ def prepare(task: PreparationTask) -> None:
         _cache(task, graph)
 
 
-def _adapter_notes(model: ModelRequest) -> tuple[str, ...]:
-    """A sentence if training starts from an adapter that names another base than the model; empty otherwise."""
+def _adapter_notes(model: ModelRequest, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Sentences if training starts from an adapter that names another base than the model, or no classes where nobody
+    else says which of its head's is which."""
     start = adapter_folder(model)
-    said = other_base(start, model.source) if start is not None else ""
-    return (said,) if said else ()
+    if start is None:
+        return ()
+    unnamed = ""
+    if labels not in (tuple(map(str, range(len(labels)))), input_spec(model).labels) and not classes_of(start):
+        unnamed = (
+            f"the adapter of lora.start ({start}) does not name the classes of its head, which are taken to be the "
+            f"labels in this order: {shortlist(labels)}; if it was trained with another, give model.config.id2label"
+        )
+    return tuple(filter(None, (other_base(start, model.source), unnamed)))
 
 
 def _cache(task: PreparationTask, graph: Graph) -> None:

@@ -201,7 +201,7 @@ def _error(forecast: float, measured: float) -> str:
 
 
 def _draw_scores(console: Console, evaluation: EvaluationMetrics) -> None:
-    table = new_table(f"on {evaluation.samples} samples not trained on", "before", "after", "change")
+    table = new_table(f"on {evaluation.scored}", "before", "after", "change")
     for score in evaluation.scores:
         name = f"{score.name} ({score.better} is better)"
         table.add_row(name, f"{score.before:.4g}", f"{score.after:.4g}", f"{score.after - score.before:+.4g}")

@@ -39,7 +39,10 @@ class EvaluateOptions(CommonOptions):
 
 @with_options(EvaluateOptions)
 def evaluate(options: EvaluateOptions, run: PastRun = "latest") -> None:
-    """Evaluate the checkpoint of a past run again, on its own test data or on the test split of other data."""
+    """Evaluate the checkpoint of a past run again, on its own test data or on all of other data.
+
+    Of data with a test split, that is scored.
+    """
     from flows.cli import tables
     from flows.cli.progress_display import show_progress
     from flows.context import RunContext

@@ -220,7 +220,7 @@ def _print_results(console: Console, results: "Results | None") -> None:
     if results is None:
         return
     metrics = results.metrics
-    table = new_table(f"on {metrics.samples} samples not trained on", "before", "after")
+    table = new_table(f"on {metrics.scored}", "before", "after")
     for score in metrics.scores:
         table.add_row(f"{score.name} ({score.better} is better)", _number(score.before), _number(score.after))
     console.print(table)

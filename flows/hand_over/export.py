@@ -1,6 +1,7 @@
 """Exports the model of a run: as a folder, merged, to the hub, or by llama.cpp's converter to a GGUF file."""
 
 import functools
+import glob
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,14 @@ from flows.hand_over.trained_run import TrainedRun, tell
 CONVERTER = "convert_hf_to_gguf.py"
 """Of llama.cpp; not on the package index."""
 ADAPTER, BASE, CARD = "adapter", "base", "README.md"
+LOADED = (
+    *("config.json", "generation_config.json", "model.safetensors*", "model-*-of-*.safetensors", "pytorch_model.bin*"),
+    *("pytorch_model-*-of-*.bin", "tf_model.h5", "flax_model.msgpack", "adapter_config.json", "adapter_model.*"),
+    *("tokenizer*", "added_tokens.json", "special_tokens_map.json", "vocab.*", "merges.txt", "spiece.model"),
+    *("sentencepiece*.model", "source.spm", "target.spm", "bpe.codes", "chat_template.*", "*processor_config.json"),
+    "additional_chat_templates/*",
+)
+"""Names of what transformers and PEFT look for at the top of a repository: models, adapters, tokenizers, processors."""
 
 
 def export(found: TrainedRun, target: Path, merge: bool, note: Callable[[str], None] = tell) -> Path:
@@ -106,19 +116,31 @@ def _frozen(process: psutil.Process) -> str | None:
 def push(folder: Path, repository: str, api: Any) -> str:
     """Upload a folder to a repository of the hub, made private where there is none; returns its address.
 
-    api: a `huggingface_hub.HfApi`, which finds the token in its own login or in HF_TOKEN.
+    What loaders would read there of another model, such as an adapter beside a merged one, is removed by the same
+    upload, and told; other files stay. api: a `huggingface_hub.HfApi`, which finds the token in its own login or in
+    HF_TOKEN.
     """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
     try:
         repository = str(api.create_repo(repository, exist_ok=True, private=True).repo_id)
-        return str(api.upload_folder(folder_path=str(folder), repo_id=repository).commit_url)
+        old = sorted(name for name in api.list_repo_files(repository) if _loaded(name) and not (folder / name).exists())
+        exactly = [glob.escape(name) for name in old]
+        address = api.upload_folder(folder_path=str(folder), repo_id=repository, delete_patterns=exactly).commit_url
     except LocalTokenNotFoundError:
         raise Refused("--push needs a token of the hub; run `hf auth login`, or set HF_TOKEN") from None
     except (HFValidationError, ValueError) as error:
         raise Refused(f"--push {repository}: not a name of the hub ({first_line(error)}); give OWNER/NAME") from None
     except (HfHubHTTPError, OSError) as error:
         raise TryAgain(f"--push {repository}: the hub did not take it ({first_line(error)}); {folder} has it") from None
+    if old:
+        tell(f"removed from {repository}, of another model and kept in its history only: {', '.join(old)}")
+    return str(address)
+
+
+def _loaded(name: str) -> bool:
+    """True for a file of a repository that a loader of models may read."""
+    return any(fnmatchcase(name, each) and name.count("/") == each.count("/") for each in LOADED)
 
 
 def _loading(adapter: Path) -> str:

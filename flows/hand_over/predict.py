@@ -61,6 +61,11 @@ def _told(predictor: "Predictor", every: Iterator[Example]) -> "Iterator[Predict
             f"{len(spaced)} end in white space, which training has within the token of the next word; leave it out; "
             f"the first is {spaced[0]}"
         )
+    if templated := predictor.templated:
+        tell(
+            f"{len(templated)} written by the tokenizer's chat template, which the model was not trained with; give "
+            f"plain texts or prompts, as it was trained on; the first is {templated[0]}"
+        )
     if cut := predictor.cut:
         tell(f"{len(cut)} longer than the texts of training, and cut; the first is {cut[0]}")
 

@@ -79,7 +79,7 @@ def _failure(run: RunRecord) -> str:
 def _results(content: RunContent) -> Iterable[str]:
     """Scores before and after, and the round's forecast beside its measurement."""
     if content.evaluation is not None:
-        headings = (f"on {content.evaluation.samples} samples not trained on", "before", "after", "change")
+        headings = (f"on {content.evaluation.scored}", "before", "after", "change")
         yield table(headings, [_score(score) for score in content.evaluation.scores])
     if content.training is not None and content.training.rounds:
         measured_s = content.training.median_round_s

@@ -64,11 +64,12 @@ def test_one_stage_on_the_past_runs_artifacts(call: Call, root: Path, made: list
 
 
 def test_results_are_printed(call: Call, root: Path, evaluation: Evaluation) -> None:
-    """People read the scores and the run."""
+    """People read the scores and the run. Bug: all samples were called not trained on."""
     past = evaluation.ended = add_run(root, 1)
     result = call("evaluate", trained_run(Store(root)).id)
     assert result.exit_code == 0, result.stderr
     assert "5.5" in result.stdout and past.id in result.stdout
+    assert "on 200 samples" in result.stdout and "not trained on" not in result.stdout, "an older version did not count"
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("evaluate")])

@@ -133,6 +133,7 @@ def test_artifacts_are_drawn(call: Call, root: Path) -> None:
         assert shown.exit_code == 0, shown.stderr
         for part in expected:
             assert part in shown.stdout, (kind, part, shown.stdout)
+        assert "not trained on" not in shown.stdout, "an older version did not count such samples"
 
 
 def test_artifacts_as_json(call: Call, root: Path) -> None:

@@ -112,3 +112,55 @@ def test_a_card_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """What it says of its sets is not passed over."""
     with pytest.raises(Refused, match=r"its README\.md cannot be read \(\w+\); mend or remove it"):
         check(folder(tmp_path / "set", "configs: [a, }\n", "a.jsonl"))
+
+
+GENERATED = """configs:
+- config_name: default
+  data_files:
+  - {split: train_sft, path: data/train_sft-*}
+  - {split: train_gen, path: data/train_gen-*}
+  - {split: test_sft, path: data/test_sft-*}
+  - {split: test_gen, path: data/test_gen-*}
+"""
+
+
+@pytest.mark.parametrize(("split", "other"), [("train", "test"), ("test", "train")])
+def test_splits_of_the_card_are_not_merged(split: str, other: str, tmp_path: Path) -> None:
+    """Bug: splits such as train_sft and train_gen, which are other samples for another use, were read as one."""
+    names = [f"data/{split}_{kind}-0.jsonl" for kind in ("sft", "gen")]
+    source = folder(tmp_path / "set", GENERATED, *names, f"data/{other}_sft-0.jsonl")
+    said = rf"gen-0.jsonl, .* as {split} together, .* has the splits {split}_gen and {split}_sft of them; list what"
+    with pytest.raises(Refused, match=said):
+        check(source)
+    listed = tuple(f"{source}/data/{name}_sft-0.jsonl" for name in ("train", "test"))
+    assert prepared(tmp_path / "d", "", files=listed).size("test") == 20
+    (tmp_path / "set" / names[1]).unlink()
+    check(source)
+
+
+def test_a_split_that_is_part_of_another_is_read_with_it(tmp_path: Path) -> None:
+    """Files that are all in one split of the card are that split, whatever else some of them are in."""
+    card = ONE.replace("[./a.jsonl, more]", "a*.jsonl\n  - {split: train_small, path: a1.jsonl}")
+    check(folder(tmp_path / "set", card, "a1.jsonl", "a2.jsonl"))
+
+
+REVIEWS = """configs:
+- config_name: plain_text
+  data_files:
+  - {split: train, path: plain_text/train-*}
+  - {split: test, path: plain_text/test-*}
+  - {split: unsupervised, path: plain_text/unsupervised-*}
+"""
+
+
+def test_a_split_of_the_card_that_is_not_read_is_told(tmp_path: Path) -> None:
+    """Bug: a clone of imdb was refused, since its unlabelled texts name no split that trains or tests; its card does
+    name one, and by hub name the same set is read."""
+    names = [f"plain_text/{split}-00000-of-00001.jsonl" for split in ("train", "test", "unsupervised")]
+    source = folder(tmp_path / "imdb", REVIEWS, *names)
+    data = prepared(tmp_path / "d", source)
+    assert (data.size("train"), data.size("test")) == (20, 20)
+    assert "of the splits of imdb, test is tested on; not read: unsupervised" in data.info.notes
+    json_lines(tmp_path / "imdb" / "plain_text" / "more.jsonl", FRUITS)
+    with pytest.raises(Refused, match="names what to train on, so plain_text/more.jsonl would not be read"):
+        check(source)

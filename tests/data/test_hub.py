@@ -213,6 +213,24 @@ def test_any_usual_name_of_a_test_split_serves_and_others_are_told(
     assert data.info.notes == ("of the splits of owner/fruits, dev is tested on; not read: more",)
 
 
+def test_the_only_split_that_may_train_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a set whose only training split has a longer name was refused; of several, none is taken by chance."""
+    cache = tmp_path / "cached.arrow"
+    cache.write_bytes(b"rows")
+    splits = {"train_sft": Split(FRUITS[:14], cache), "test": Split(FRUITS[14:], cache)}
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *name, **options: splits))
+    data = prepared(tmp_path / "d", "owner/fruits")
+    assert (data.size("train"), data.size("test"), data.info.notes) == (14, 6, ())
+    for names in (["train_sft", "train_gen", "test"], ["all", "test"]):
+        monkeypatch.setitem(
+            sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, names=names, **__: dict.fromkeys(names))
+        )
+        with pytest.raises(
+            Refused, match=f"has the splits {', '.join(names)}; one must be .* list what trains in data.f"
+        ):
+            prepared(tmp_path / "e", "owner/fruits")
+
+
 @pytest.mark.usefixtures("asked")
 def test_hub_digest_follows_the_cached_bytes(tmp_path: Path) -> None:
     """The digest covers the downloaded bytes, so a new revision under the same name changes it."""

@@ -183,7 +183,7 @@ def test_other_columns_are_told(tmp_path: Path) -> None:
             "weight, history, system",
         ),
         ("causal-lm", {"weight": 0.5, "id": 1}, "weight"),
-        ("sequence-classification", {"label": 1, "text_pair": "b", "image": "a.png"}, "text_pair, image"),
+        ("sequence-classification", {"label": 1, "images": ["b"], "image": "a.png"}, "images, image"),
         ("sequence-regression", {"weight": 1, "id": 1}, ""),
     ],
 )

@@ -176,7 +176,8 @@ IMAGE_CASES = {
     "beyond a byte": ([[256]], "whole numbers 0..255"),
     "below zero": ([[-1]], "whole numbers 0..255"),
     "beyond one": ([[1.5]], "fractions 0..1"),
-    "a path": ("a.npy", "data.source must be the folder"),
+    "a path": ("a.npy", "no file 'a.npy' inside"),
+    "an image in base64": ("iVBORw0KGgo/" * 400, "no file .{200,210} inside"),
 }
 
 

@@ -10,7 +10,8 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest, open_source, validate_data
 from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
-from tests.support.data.samples import FRUITS, IMAGES, TEXT, json_lines, texts, whole
+from tests.support.data.chat_samples import chat_spec, chats
+from tests.support.data.samples import FRUITS, IMAGES, TEXT, json_lines, prepared, texts, whole
 
 OTHER = [{"text": f"plum {n}", "label": "plum"} for n in range(6)]
 
@@ -123,6 +124,31 @@ def test_a_share_is_held_out(shelves: Path, tmp_path: Path) -> None:
     request = DataRequest(files=(str(shelves / "?.jsonl"),), validation=0.4, max_length=24)
     data = made(tmp_path / "d", request)
     assert (data.size("train"), data.size("test")) == (12, 8)
+
+
+@pytest.mark.parametrize(
+    ("files", "size"), [(("a",), 10), (("train", "test"), 20), (("test",), 20)], ids=["file", "own split", "test alone"]
+)
+def test_all_is_tested_on(files: tuple[str, ...], size: int, shelves: Path, tmp_path: Path) -> None:
+    """With a share of 1 all rows are scored, or the test split where there is one, also where nothing else is there;
+    nothing is said of training."""
+    (tmp_path / "both").mkdir()
+    for name, rows in (("train", FRUITS[:6]), ("test", FRUITS)):
+        if name in files:
+            json_lines(tmp_path / "both" / f"{name}.jsonl", rows)
+    source = shelves / "a.jsonl" if files == ("a",) else tmp_path / "both"
+    request = DataRequest(source=str(source), validation=1.0, max_length=24)
+    validate_data(request, "sequence-classification")
+    data = made(tmp_path / "d", request)
+    assert data.size("test") == size and data.size("train") > 0
+    assert not any("train" in note for note in data.info.notes)
+
+
+def test_of_chats_all_is_tested_on(tmp_path: Path) -> None:
+    """Nothing is said of training on them."""
+    path = json_lines(tmp_path / "r.jsonl", chats(12))
+    data = prepared(tmp_path / "d", path, chat_spec(tmp_path / "t"), max_length=96, validation=1.0)
+    assert data.size("test") == 12 and not any("train" in note for note in data.info.notes)
 
 
 def test_what_contradicts_itself_is_refused(shelves: Path, tmp_path: Path) -> None:

@@ -135,3 +135,51 @@ def test_a_class_in_another_file_is_one(tmp_path: Path) -> None:
     source = tmp_path / "r.jsonl"
     source.write_text("".join(json.dumps({"text": f"t{n}", "label": False}) + "\n" for n in range(9)))
     assert notes(tmp_path / "b", source, CAUSAL) == []
+
+
+PARTS = [
+    ("sentence1", "sentence2"),
+    ("sentence2", "sentence1"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text_a", "text_b"),
+    ("sentence_B", "sentence_A"),
+    ("text", "text_pair"),
+    ("question", "Passage"),
+    ("instruction", "input"),
+]
+
+
+@pytest.mark.parametrize(("read", "other"), PARTS)
+@pytest.mark.parametrize("task", ["classes", "pairs"])
+def test_half_of_a_text_in_two_columns_is_refused(read: str, other: str, task: str, tmp_path: Path) -> None:
+    """Bug: half of each pair of sentences, and an instruction without its input, was learned, and nothing was said."""
+    said = {"label": "x"} if task == "classes" else {"target": "t"}
+    rows = [{read: f"text {n}", other: "", **said} for n in range(8)]
+    rows[0] |= {"label": "y"} if task == "classes" else {}
+    spec = TEXT if task == "classes" else PAIRS
+    assert notes(tmp_path, json_lines(tmp_path / "r.jsonl", rows), spec, text_column=read) == []
+    rows[5][other] = "more"
+    refused = rf"r\.jsonl: line 6: column '{read}' is read, and '{other}', .*, is not; join the two into one column"
+    with pytest.raises(Refused, match=refused):
+        prepared(tmp_path / "e", json_lines(tmp_path / "r.jsonl", rows), spec, text_column=read)
+
+
+def test_the_other_half_may_be_what_is_to_be_said(tmp_path: Path) -> None:
+    """Paraphrases are pairs of which the one is read and the other written; language models learn each text alone, and
+    are told of the other."""
+    rows = [{"sentence1": f"a {n}", "sentence2": f"b {n}"} for n in range(8)]
+    source = json_lines(tmp_path / "r.jsonl", rows)
+    named: dict[str, Any] = {"text_column": "sentence1", "target_column": "sentence2"}
+    assert notes(tmp_path / "a", source, PAIRS, **named) == []
+    said = notes(tmp_path / "b", source, CAUSAL, text_column="sentence1")
+    assert said == ["rows have columns that are not read: sentence2"]
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_other_texts_beside_the_one_that_is_read_are_told(task: str, tmp_path: Path) -> None:
+    """Bug: a title or a context beside a text was left out without a word, in whichever row; numbers are no texts."""
+    rows = [{"idx": n, "title": "", **row} for n, row in enumerate(plain(task, {"title": "a title", "topic": "b"}))]
+    said = notes(tmp_path, json_lines(tmp_path / "r.jsonl", rows), ROWS[task][0])
+    assert said == ["rows have columns that are not read: title, topic"]

@@ -97,6 +97,16 @@ def test_a_split_to_test_on_is_streamed_as_far_as_asked(tmp_path: Path, splits: 
     assert max(splits["train"].read) == 30 and max(splits["validation"].read) == 7
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_stream_that_is_only_tested_on(split: str, tmp_path: Path, splits: dict[str, Stream]) -> None:
+    """As many rows are scored as were asked for, of the test split where there is one."""
+    splits.setdefault(split, Stream())
+    asked: dict[str, Any] = {"streaming": True, "train_samples": 3, "test_samples": 20, "validation": 1.0}
+    data = prepared(tmp_path / "d", SOURCE, CAUSAL, **asked)
+    assert (data.size("train"), data.size("test")) == (3, 20)
+    assert max(splits[split].read) == 20
+
+
 def test_columns_without_a_schema_are_those_of_the_first_row(tmp_path: Path, splits: dict[str, Stream]) -> None:
     """Streams of JSON tell no columns before they are read."""
     splits["train"] = Stream(columns=None)

@@ -53,6 +53,21 @@ def test_dialogues_are_asked_without_their_last_answer(row: dict[str, Any], want
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "a?"},
+        {"prompt": "a?", "completion": "b"},
+        {"body": "a?"},
+        {"messages": [USER]},
+        {"prompt": [USER]},
+    ],
+)
+def test_a_model_of_chats_is_asked_in_chats(row: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever the row, a user says it. Bug: a prompt was asked raw, without the template of training."""
+    assert contents(json_lines(tmp_path / "a.jsonl", [row]), CAUSAL, chats=True) == [Chat((USER,))]
+
+
+@pytest.mark.parametrize(
     ("row", "format", "wanted"),
     [
         ({"prompt": "a?", "prompt_id": "7", "messages": [USER, ANSWER]}, None, Chat((USER,))),

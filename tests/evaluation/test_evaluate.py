@@ -1,5 +1,7 @@
 """Evaluation of whole checkpoints."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fleetune.contracts import json_io
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.metrics import EvaluationMetrics, Forecast
-from fleetune.contracts.run_config import ModelRequest
+from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.data.prepared_data import PreparedData
+from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
 from fleetune.evaluation import EvaluationTask, Summary, evaluate, measured_forecast
 from fleetune.evaluation.trained_model import ScoringOptions, score, without_cache
-from tests.support.evaluation.instances import BERT, LORA, finished, moved, started, text_data
+from tests.support.evaluation.instances import BERT, LABELS, LORA, finished, moved, started, text_data
 
 WHOLE = ModelRequest(task="sequence-classification", config=BERT)
 ADAPTED = replace(WHOLE, lora=LORA)
@@ -135,6 +139,43 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     for one in metrics.classes:
         assert f'{one.name}</td><td class="n">{one.samples}</td>' in page
     assert "from random weights" in page
+
+
+@pytest.mark.parametrize(
+    ("known", "number", "heading", "said"),
+    [
+        (None, 0, "score on 13 samples not trained on<", ""),
+        (0, 0, "score on 13 samples not trained on<", ""),
+        (5, 5, "score on 13 samples, 5 of them trained on<", "5 of 13 samples that are scored were trained on"),
+        ("gone", None, "score on 13 samples<", "whether the model was trained on samples .* is not known: gone"),
+    ],
+)
+def test_samples_that_were_trained_on_are_told(
+    known: int | str | None, number: int | None, heading: str, said: str, tmp_path: Path
+) -> None:
+    """Bug: whatever was scored, the report called it not trained on."""
+    told: list[str] = []
+    task = replace(finished(tmp_path, WHOLE), trained_on=known, note=told.append)
+    trained(task)
+    assert evaluate(task).trained_on == number
+    page = (task.output / "report.html").read_text()
+    assert heading in page and ("27 samples to train on" in page) == (known is None)
+    assert re.search(said, " ".join(told)) and re.search(said, page) and bool(told) == bool(said)
+
+
+def test_test_rows_that_are_training_rows_are_counted(tmp_path: Path) -> None:
+    """Bug: the report of a run whose test split repeats rows of training called them not trained on."""
+    rows = [{"text": f"number {n}", "label": LABELS[n % 3]} for n in range(40)]
+    for name, part in (("train", rows[:27]), ("test", rows[20:])):
+        (tmp_path / "rows").mkdir(exist_ok=True)
+        (tmp_path / "rows" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    task = finished(tmp_path, WHOLE)
+    needs = InputSpec(task=WHOLE.task, vocab_size=264, max_positions=32)
+    prepare_data(DataRequest(source=str(tmp_path / "rows"), max_length=16), needs, tmp_path / "shared", 0)
+    task = replace(task, data_folder=tmp_path / "shared")
+    trained(task)
+    assert evaluate(task).trained_on == 7
+    assert "score on 20 samples, 7 of them trained on<" in (task.output / "report.html").read_text()
 
 
 def test_a_gpu_of_another_machine_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

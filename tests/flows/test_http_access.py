@@ -183,6 +183,24 @@ def test_no_address(address: str) -> None:
         prefect_server.check_api(address, "PREFECT_API_URL")
 
 
+@pytest.mark.parametrize(
+    "address", ["http://ann:hush@h/api", "http://hush@h/api", "ann:hush@h/api", "http://h/api?token=hush"]
+)
+def test_a_password_in_the_address_is_not_shown(address: str) -> None:
+    """Bug: messages had the address with its password, and its port by Python's words: nonnumeric port 'hush@h'."""
+    with pytest.raises(Refused, match=r"PREFECT_API_URL has a user, .* give .*PREFECT_API_AUTH_STRING=USER") as caught:
+        prefect_server.check_api(address, "PREFECT_API_URL")
+    assert "hush" not in str(caught.value)
+
+
+def test_the_password_of_a_proxy_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: that of a proxy without http:// before it was."""
+    monkeypatch.setenv("HTTP_PROXY", "ann:hush@127.0.0.1:9")
+    with pytest.raises(TryAgain, match=r"through the proxy 127\.0\.0\.1:9 ") as caught:
+        prefect_server.check_api("http://prefect.example:4200/api", "PREFECT_API_URL")
+    assert "hush" not in str(caught.value)
+
+
 def test_a_dead_address_is_told_before_anything_is_written(
     world: World, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,14 @@ def test_what_is_right_passes(sections: dict[str, Any], tmp_path: Path) -> None:
     assert len(api.run(made, root=tmp_path / "kept", dry_run=True).stages) == 7
 
 
+def test_a_run_that_would_train_on_what_is_only_tested_is_refused(tmp_path: Path) -> None:
+    """A share of 1 is for `evaluate`; a plan may be made."""
+    made = config(tmp_path, data={"validation": 1})
+    with pytest.raises(Refused, match=r"data.validation is 1, so that no sample is left to train on"):
+        api.run(made, root=tmp_path / "kept", dry_run=True)
+    api.run(made, root=tmp_path / "kept", selection=StageSelection(until="plan"), dry_run=True)
+
+
 def test_devices_that_join_have_any_name(tmp_path: Path) -> None:
     """Names of devices that join are unknown beforehand, so only the plan stage checks them."""
     join = {"fleet": {"join": {"token_file": "t"}}, "strategy": {"name": "single", "options": {"device": "guest"}}}

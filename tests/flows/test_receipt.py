@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
+from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.store import RunRecord, Store
 from flows.cli.app import app
 from flows.hand_over.export import export
@@ -124,6 +126,31 @@ def test_the_first_link_that_breaks_is_named(run: tuple[Path, Store, RunRecord],
     assert said in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("kind", "link"),
+    [
+        ("data", "data"),
+        ("plan", "plans"),
+        ("metrics", "commits"),
+        ("checkpoint", "weights"),
+        ("evaluation", "evaluation"),
+    ],
+)
+def test_another_sound_artifact_in_the_record_breaks_the_chain(
+    run: tuple[Path, Store, RunRecord], kind: str, link: str
+) -> None:
+    """A record that names another artifact of the store, whose files are whole, is found by the chain alone."""
+    folder, store, record = run
+    other, digest = folder / "other", record.outputs[kind]
+    shutil.copytree(store.folder(kind, digest), other)
+    (other / "manifest.json").unlink()
+    (other / "more").write_text("more")
+    put = store.put(kind, other, stage_key="0" * 64, inputs={})
+    rewritten(folder / "runs" / "runs" / record.id / "run.json", digest, put)
+    ended = verified(store, record.id)
+    assert ended.exit_code == 64 and f"the chain of {record.id} breaks at {link}: " in ended.stderr
+
+
 def test_a_receipt_of_an_older_version_holds_where_settings_were_added(run: tuple[Path, Store, RunRecord]) -> None:
     """Bug: `weight_decay_on`, which this version fills in for a run that has none, broke the link `config` of runs with
     a weight decay. The link has the digest of the config as it was recorded."""
@@ -180,6 +207,32 @@ def test_an_exported_folder_is_proved_to_be_what_was_trained(kind: str, tmp_path
     assert ended.exit_code == 64 and f"{weights.name}: its content is another" in ended.stderr
 
 
+def test_an_upgrade_of_transformers_breaks_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a merged folder was no longer what its run trained, for the version that transformers writes into its
+    settings. Other settings are still compared, and both versions are named beside them, since one may have them
+    otherwise."""
+    config = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    request = ModelRequest(task="causal-lm", config=config, lora=Lora(r=2, targets=("c_attn",)))
+    store, record = stored_run(tmp_path, request)
+    folder = export(trained_run(store, record.id), tmp_path / "out", merge=True)
+    here = plain(folder / "config.json")["transformers_version"]
+    for module in ("configuration_utils", "generation.configuration_utils"):
+        monkeypatch.setattr(f"transformers.{module}.__version__", "9.9.9")
+    ended = verified(store, str(folder))
+    assert ended.exit_code == 0, ended.stderr
+    for name, old, new in (
+        ("config.json", '"n_head": 2', '"n_head": 4'),
+        ("generation_config.json", "{", '{"seed": 1,'),
+    ):
+        rewritten(folder / name, old, new)
+        ended = verified(store, str(folder))
+        both = (
+            f"{name}: its content is another, but transformers {here} wrote it, and 9.9.9 is here: verify with {here}"
+        )
+        assert ended.exit_code == 64 and both in ended.stderr
+        rewritten(folder / name, new, old)
+
+
 def test_a_folder_of_another_run_is_refused(run: tuple[Path, Store, RunRecord], tmp_path: Path) -> None:
     """A card whose receipt names a run of this store, but not what that run has, and a folder without a receipt."""
     _, store, record = run
@@ -189,3 +242,22 @@ def test_a_folder_of_another_run_is_refused(run: tuple[Path, Store, RunRecord], 
     assert "its receipt is not that of run numbers-1 in this store" in verified(store, str(folder)).stderr
     (folder / "README.md").write_text("# mine\n")
     assert "it has no receipt; export the model again, or give a run" in verified(store, str(folder)).stderr
+
+
+def test_a_base_that_is_gone_is_told(
+    run: tuple[Path, Store, RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the hub was asked for the base's path, and all ended with 75, to be tried again. What needs no base holds
+    with a note; an adapter is not merged again without it."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    folder, store, record = run
+    adapter, merged = (
+        export(trained_run(store, record.id), tmp_path / str(merge), merge=merge) for merge in (False, True)
+    )
+    (folder / "base").rename(tmp_path / "moved")
+    note = f"the base itself cannot be compared with the receipt (model: source {folder / 'base'} is gone"
+    for name in (record.id, str(adapter)):
+        ended = verified(store, name)
+        assert ended.exit_code == 0 and note in " ".join(ended.stdout.split()), ended.stderr
+    ended = verified(store, str(merged))
+    assert ended.exit_code == 64 and f"source {folder / 'base'} is gone" in ended.stderr

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from fleetune.data.prepared_data import PreparedData
+from fleetune.data.seen_samples import seen_samples
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, StageRecord, Store
 from flows.context import RunContext, StageSelection
@@ -15,6 +17,7 @@ from flows.reevaluation import EvaluationRequest, check_fit, reevaluation
 from flows.runner import Runner
 from flows.without_prefect import run_without_prefect
 from tests.support.cli.runs import add_run
+from tests.support.data.samples import json_lines, prepared
 from tests.support.flows.past_runs import put_data, trained_run
 from tests.support.flows.toy_pipeline import World, run_toy, toy_context
 
@@ -61,6 +64,68 @@ def test_other_data_are_prepared_and_checked(store: Store) -> None:
     assert (left.state, left.exit_code) == ("refused", 64) and "no, perhaps, yes" in left.error
     assert {selection.kind for selection in asked} == {"evaluation"}
     assert known == [{"0": "no", "1": "yes"}] * 2, "the classes keep the numbers of the model, whatever the data have"
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "validation"),
+    [
+        (("data.source={new}",), "{new}", 1.0),
+        (("data.files=[{new}]",), "", 1.0),
+        (("data.source={new}", "data.test_fraction=0.5"), "{new}", None),
+        (("data.source={new}", "data.validation=0.5"), "{new}", 0.5),
+        (("data.validation={new}",), "{old}", "{new}"),
+        (("data.max_length=48",), "{old}", "{held}"),
+    ],
+)
+@pytest.mark.parametrize("listed", [False, True])
+def test_the_data_that_are_named_are_scored_whole(
+    listed: bool, changes: tuple[str, ...], source: str, validation: Any, store: Store, tmp_path: Path
+) -> None:
+    """Bug: the validation file of the past run was scored under the name of the new file, and of a new file a fifth, or
+    as many rows as the past test split had."""
+    paths = {name: str(tmp_path / f"{name}.csv") for name in ("old", "held", "new")}
+    for path in paths.values():
+        Path(path).write_text("text,label\na,b\n")
+    past = trained_run(store)
+    place = {"files": (paths["old"],), "source": ""} if listed else {"source": paths["old"]}
+    data = replace(past.config.data, validation=paths["held"], test_samples=7, **place)
+    store.runs.save(replace(past, config=replace(past.config, data=data)))
+    request = EvaluationRequest(run="demo", changes=tuple(change.format(**paths) for change in changes))
+    found = reevaluation(request, store)
+    asked, kept = found.config.data, source == "{old}"
+    assert (asked.source, asked.files) == (
+        (data.source, data.files) if kept else (source.format(**paths), () if source else (paths["new"],))
+    )
+    assert asked.validation == (validation.format(**paths) if isinstance(validation, str) else validation)
+    assert asked.test_samples == (7 if validation == "{held}" else None)
+    assert found.title.endswith("held.csv" if validation == "{held}" else "new.csv")
+
+
+def test_the_number_of_samples_that_were_trained_on(store: Store, tmp_path: Path) -> None:
+    """The evaluation is told it by the data that the checkpoint was trained on, also of a run that evaluated before;
+    of the data of its training it counts itself, and of data that are gone it is not known."""
+    rows = [{"text": f"{n}", "label": "no" if n % 2 else "yes"} for n in range(40)]
+    path = json_lines(tmp_path / "rows.jsonl", rows)
+    made = [prepared(tmp_path / f"{share}", path, validation=share).folder for share in (0.2, 0.5, 1.0)]
+    trained, other, every = (store.put("data", folder, stage_key="0" * 64, inputs={}) for folder in made)
+    past = trained_run(store, data=trained)
+    shared = seen_samples(PreparedData(store.folder("data", trained)), PreparedData(store.folder("data", other)))
+    runs = [(trained, None), (other, shared), (every, 32)]
+    context = RunContext(store=store, contents=dict.fromkeys(("data", "model weights"), lambda _: "c"))
+
+    def prepare(digest: str) -> Any:
+        stage = StageRecord(stage="prepare", key="1" * 64, outputs={"data": digest})
+        return lambda context, config, selection: replace(past, id="demo-2", stages=(stage,))
+
+    for digest, number in runs:
+        found = reevaluation(EvaluationRequest(run="demo", changes=("data.test_fraction=0.5",)), store)
+        runner = found.runner(context, prepare(digest))
+        assert runner.selection.trained_on == number
+        again = StageRecord(stage="evaluate", key="2" * 64, state="done", inputs=dict(runner.given))
+        store.runs.save(replace(past, id="demo-3", stages=(again,)))
+        assert reevaluation(EvaluationRequest(run="demo-3"), store).runner(context).selection.trained_on == number
+    store.storage.remove(f"artifacts/data/{trained}")
+    assert "gone" in str(reevaluation(EvaluationRequest(run="demo-3"), store).runner(context).selection.trained_on)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,23 @@ def test_the_commit_of_the_cache_is_not_taken_for_that_of_the_hub(
     assert (source_folder(pinned) or Path()).name == FIRST
 
 
+@pytest.mark.parametrize("source", ["/data/base", "./base", "../base", "~/base", "data/models/base"])
+def test_a_folder_that_is_gone_is_not_asked_of_the_hub(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: the hub was asked for a path, and its silence, which was to be tried again, hid that the folder is gone."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    request = ModelRequest(task="causal-lm", source=source)
+    for reader in (source_folder, pin_revision):
+        with pytest.raises(Refused, match=f"source {source} is gone: there is no such folder; put it back"):
+            reader(request)
+
+
+def test_a_name_that_the_hub_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: it was to be tried again."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(Refused, match="source 'owner/my model' is neither a folder here nor readable from the hub"):
+        pin_revision(ModelRequest(task="causal-lm", source="owner/my model"))
+
+
 def test_a_revision_may_be_asked_for(hub: Hub) -> None:
     """A branch or a commit is allowed; a missing one is refused by name, and so is a revision of a folder."""
     hub.point(SECOND, "next")

@@ -107,3 +107,34 @@ def test_an_adapter_of_another_model_is_told_in_the_run(tmp_path: Path) -> None:
         )
     )  # fmt: skip
     assert any("was made for" in note and "roberta-tiny" in note for note in said)
+
+
+def test_an_adapter_without_names_of_classes_is_told_with_the_order_of_labels(tmp_path: Path) -> None:
+    """Bug: the head of an adapter that PEFT wrote, without a config.json, got the labels in alphabetical order without
+    a word, whatever its own was. Names in the request give the order, and labels that are its numbers need none."""
+    base = finished(tmp_path / "model")
+    AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").base_model.save_pretrained(tmp_path / "base")
+    plain = dataclasses.replace(base, source=str(tmp_path / "base"))
+    plain = dataclasses.replace(plain, lora=adapter(plain, tmp_path))
+    (tmp_path / "adapter" / "config.json").unlink()  # PEFT writes none
+    named = dataclasses.replace(plain, config={"id2label": dict(enumerate(ORDER))})
+    for request, labels, order, told in (
+        (plain, ORDER, tuple(sorted(ORDER)), True),
+        (named, ORDER, ORDER, False),
+        (plain, (0, 1, 2), ("0", "1", "2"), False),
+    ):
+        folder, said = tmp_path / f"{told}{labels[0]}", list[str]()
+        rows = [{"text": f"{n} fruits", "label": labels[n % 3]} for n in range(12)]
+        folder.mkdir()
+        given = DataRequest(source=str(json_lines(folder / "rows.jsonl", rows)), max_length=10)
+        prepare(
+            PreparationTask(
+                model=request, data=given, seed=0, note=said.append,
+                model_folder=folder / "model", data_folder=folder / "data",
+            )
+        )  # fmt: skip
+        assert PreparedData(folder / "data").labels == order
+        found = [note for note in said if "does not name the classes" in note]
+        assert [note.partition("this order: ")[2] for note in found] == (
+            ["apple, fig, pear; if it was trained with another, give model.config.id2label"] if told else []
+        )

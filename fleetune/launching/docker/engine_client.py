@@ -23,6 +23,7 @@ from requests.exceptions import JSONDecodeError, RequestException
 from containers import engine_api
 from fleetune.contracts.fleet import IMAGE, Engine
 from fleetune.contracts.record import record
+from fleetune.contracts.url_passwords import refuse_password
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.filesystem import expanded
 from fleetune.formatting import gigabytes
@@ -82,6 +83,7 @@ def local_engine(environment: Mapping[str, str] = os.environ) -> Engine:
     TryAgain when none answers; Refused when DOCKER_HOST names an engine that accepts anybody.
     """
     host = environment.get("DOCKER_HOST", "")
+    refuse_password("DOCKER_HOST", host, "leave it out: engines ask for certificates, and ssh for a key")
     if host and not host.startswith("unix:"):
         secure = host.startswith("tcp:") and environment.get("DOCKER_TLS_VERIFY")
         if host.startswith("tcp:") and not secure:

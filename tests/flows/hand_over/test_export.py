@@ -1,6 +1,8 @@
 """What a run hands over: folders that transformers and PEFT load alone, with a card; and nothing where that fails."""
 
+import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import LocalTokenNotFoundError
+from huggingface_hub.utils import filter_repo_objects
 
 from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
@@ -21,7 +24,7 @@ from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import trained_run
 from tests.support.drawing.contents import content
 from tests.support.filesystem.synced import recorded
-from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of
+from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, plain, run_of
 from tests.support.launching.freezing import HASTY, WORDS
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -136,6 +139,25 @@ def test_a_merged_model_generates_as_its_base_does(tmp_path: Path) -> None:
         assert AutoModelForCausalLM.from_pretrained(folder).config.use_cache
 
 
+def test_a_whole_model_is_handed_over_without_its_base(tmp_path: Path) -> None:
+    """Bug: `--merge`, and with it `--gguf`, failed where the folder of the base was gone, for the older names of its
+    rotary positions, which the trained model's own folder has. They are not read of what has come in its place."""
+    from transformers import AutoModelForCausalLM
+
+    base, task = tmp_path / "base", "causal-lm"
+    config = configuration(ModelRequest(task=task, config=small_config("llama")))
+    AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    settings = plain(base / "config.json")
+    settings.pop("rope_parameters")
+    (base / "config.json").write_text(json.dumps({**settings, "rope_theta": 500.0}))
+    found, _ = run_of(tmp_path, ModelRequest(task=task, source=str(base)))
+    (base / "config.json").write_text(json.dumps({**settings, "rope_theta": 7.0}))
+    wanted = plain(export(found, tmp_path / "changed", merge=True) / "config.json")
+    assert wanted["rope_theta"] == 500.0
+    base.rename(tmp_path / "moved")
+    assert plain(export(found, tmp_path / "gone", merge=True) / "config.json") == wanted
+
+
 def test_an_adapter_of_a_tied_weight_is_not_merged(tmp_path: Path) -> None:
     """Bug: one of GPT-2's head was merged into its embedding as well, and the exported model computed something else.
     It is refused with the way out, and leaves nothing."""
@@ -236,22 +258,31 @@ def test_a_gguf_file_is_what_the_converter_makes_of_the_merged_model(
 
 
 class Hub:
-    """Stand-in for the parts of `huggingface_hub.HfApi` that are used."""
+    """Stand-in for the parts of `huggingface_hub.HfApi` that are used, with one repository in memory."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
-        self.calls: list[tuple[str, Any]] = []
+        self.private: dict[str, bool] = {}
+        self.files: dict[str, bytes] = {}
 
     def create_repo(self, repository: str, exist_ok: bool, private: bool) -> Any:
         """As the hub does it."""
         if self.error:
             raise self.error
-        self.calls.append(("create", (repository, exist_ok, private)))
+        assert exist_ok
+        self.private.setdefault(repository, private)
         return SimpleNamespace(repo_id=repository)
 
-    def upload_folder(self, folder_path: str, repo_id: str) -> Any:
+    def list_repo_files(self, repo_id: str) -> list[str]:
         """As the hub does it."""
-        self.calls.append(("upload", (sorted(os.listdir(folder_path)), repo_id)))
+        return sorted(self.files)
+
+    def upload_folder(self, folder_path: str, repo_id: str, delete_patterns: Sequence[str] = ()) -> Any:
+        """As the hub does it."""
+        for name in [*filter_repo_objects(self.files, allow_patterns=[*delete_patterns])]:
+            del self.files[name]
+        sent = [path for path in Path(folder_path).rglob("*") if path.is_file()]
+        self.files.update({path.relative_to(folder_path).as_posix(): path.read_bytes() for path in sent})
         return SimpleNamespace(commit_url=f"hub/{repo_id}/commit/1")
 
 
@@ -260,11 +291,34 @@ def test_a_folder_is_pushed_to_a_private_repository(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     hub = Hub()
     assert push(tmp_path, "me/numbers", hub) == "hub/me/numbers/commit/1"
-    assert hub.calls == [("create", ("me/numbers", True, True)), ("upload", (["config.json"], "me/numbers"))]
+    assert (hub.private, hub.files) == ({"me/numbers": True}, {"config.json": b"{}"})
     with pytest.raises(Refused, match="needs a token of the hub; run `hf auth login`, or set HF_TOKEN"):
         push(tmp_path, "me/numbers", Hub(LocalTokenNotFoundError("no token")))
     with pytest.raises(TryAgain, match=r"the hub did not take it \(no route\)"):
         push(tmp_path, "me/numbers", Hub(ConnectionError("no route")))
+
+
+def test_a_repository_holds_the_pushed_model_alone(
+    tmp_path: Path, of_files: ModelRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bug: the files of an earlier push stayed, so that others loaded a merged model with the old adapter on it, or old
+    weights. What loaders read is that of the folder; the files of its owner stay, also by a like name below it."""
+    found, _ = run_of(tmp_path, of_files)
+    folders = [
+        export(found, tmp_path / name, merge=name == "merged") for name in ("adapter", "merged", "adapter again")
+    ]
+    mine = {".gitattributes", "LICENSE", "loss.png", "assets/adapter_config.json", "my_config.json", "onnx/model.onnx"}
+    hub = Hub()
+    hub.files = dict.fromkeys([*mine, "model-00001-of-00002.safetensors", "model.safetensors.index.json"], b"")
+    for folder in folders:
+        push(folder, "me/numbers", hub)
+        own = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        assert set(hub.files) == mine | own, folder.name
+    assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines() if "removed" in line] == [
+        "model-00001-of-00002.safetensors, model.safetensors.index.json",
+        "adapter_config.json, adapter_model.safetensors",
+        "model.safetensors",
+    ]
 
 
 def test_a_run_that_was_not_trained_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation.prediction import Prediction
 from fleetune.store import StageRecord, Store
@@ -119,11 +120,30 @@ def test_what_was_written_is_printed_as_it_is(command: list[str], monkeypatch: p
     assert told.stdout == "> a\tb\n\tif x:  \n\\x1b[2J\n\n"
 
 
+GPT2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
+GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
+
+
+def test_chats_are_told_that_a_model_of_plain_texts_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bug: they were written by a template that training never saw, without a word."""
+    found, _ = run_of(tmp_path, ModelRequest(task="causal-lm", config=GPT2))
+    assert not PreparedData(found.data).info.chats
+    template = "{% for one in messages %}{{ one.content }}{% endfor %}"
+    (found.data / "tokenizer" / "chat_template.jinja").write_text(template)
+    (tmp_path / "rows.jsonl").write_text('{"instruction": "1?"}\n{"prompt": "2?"}\n')
+    capsys.readouterr()
+    asked = list(predict(found, Asked(files=[tmp_path / "rows.jsonl"], new_tokens=1)))
+    assert [one.input for one in asked] == ["1?", "2?"]
+    told = capsys.readouterr().err
+    assert "note: 1 written by the tokenizer's chat template, which the model was not trained with" in told
+    assert "the first is " + str(tmp_path / "rows.jsonl: line 1") in told
+
+
 def test_what_is_odd_about_predictions_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Bug: nothing told a text that the model had not ended, nor, in a notebook, one that was cut."""
-    gpt2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    gpt2 |= {"bos_token_id": 1, "eos_token_id": 2}
-    written, _ = run_of(tmp_path / "gpt2", ModelRequest(task="causal-lm", config=gpt2))
+    written, _ = run_of(tmp_path / "gpt2", ModelRequest(task="causal-lm", config=GPT2))
     found, _ = run_of(tmp_path / "bert", WHOLE)
     capsys.readouterr()
     (one,) = predict(written, Asked(texts=["number 1"], new_tokens=3))

@@ -58,6 +58,7 @@ def test_the_overview_of_an_evaluated_run(store: Store) -> None:
     assert f'href="{LINKS.pages}/artifacts/evaluation/{digest}/report.html"' in text
     assert f'href="{LINKS.pages}/runs/by.hand-1"' in text
     assert "60 of 60 rounds" in text and "+0.76" in text
+    assert "on 400 samples</th>" in text, "an older version did not count those that were trained on"
 
 
 def test_text_of_others_is_shown_as_it_is(store: Store) -> None:

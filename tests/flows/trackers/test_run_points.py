@@ -142,8 +142,8 @@ def test_scores_stay_where_they_were_first_seen(tmp_path: Path) -> None:
 
 
 def test_tensorboards_server_shows_the_whole_curve_of_a_score(tmp_path: Path) -> None:
-    """The server that TensorBoard starts by default forgets later steps of a name when an earlier one follows: the
-    score from before the training, which is known last, is written first, and all trackers get that order."""
+    """TensorBoard's server, asked by HTTP as its page asks, forgets later steps of a name when an earlier one follows:
+    the score from before the training, which is known last, is written first, and all trackers get that order."""
     run = TrainingRun(tmp_path / "store")
     scores = tuple(RoundScores(rounds=rounds, values={"loss": 2.0 - rounds / 64}) for rounds in (16, 32))
     run.made = replace(run.made, training=replace(run.made.training, scores=scores))

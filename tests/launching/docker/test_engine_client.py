@@ -97,6 +97,14 @@ def test_docker_host_without_tls_is_refused() -> None:
         engine_client.connect(None, {"DOCKER_HOST": "tcp://192.0.2.1:2375"})
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "ssh", "http"])
+def test_a_password_in_docker_host_is_not_shown(scheme: str) -> None:
+    """Bug: the refusal of a DOCKER_HOST without TLS had the address with its password."""
+    with pytest.raises(Refused, match="DOCKER_HOST: the URL holds a password.*leave it out") as caught:
+        engine_client.local_engine({"DOCKER_HOST": f"{scheme}://ann:hush@192.0.2.1:2375"})
+    assert "hush" not in str(caught.value)
+
+
 def test_a_socket_without_an_engine(tmp_path: Path) -> None:
     """A socket without an engine raises TryAgain, which names the socket and what to do."""
     with pytest.raises(TryAgain, match=rf"answers at {tmp_path}/none \(No such file.*\): run make engine.*doctor"):

@@ -11,13 +11,13 @@ from stages.catalog import EVALUATE
 DEMO = Path("configs/runs/demo.yaml")
 
 
-def put(store: Store, kind: str, files: dict[str, str]) -> str:
-    """Store an artifact of these files; its digest."""
+def put(store: Store, kind: str, files: dict[str, str], data: str = "") -> str:
+    """Store an artifact of these files, made of these data; its digest."""
     folder = store.local.parent / f"making-{kind}"
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    return store.put(kind, folder, stage_key="0" * 64, inputs={})
+    return store.put(kind, folder, stage_key="0" * 64, inputs={"data": data} if data else {})
 
 
 def put_data(store: Store, labels: tuple[str, ...] = ("no", "yes"), tokenizer: str = "t", size: int = 0) -> str:
@@ -35,10 +35,10 @@ def put_data(store: Store, labels: tuple[str, ...] = ("no", "yes"), tokenizer: s
     return put(store, "data", {"data.json": json_io.text(info), "tokenizer/tokenizer.json": tokenizer})
 
 
-def trained_run(store: Store, **left_out: str) -> RunRecord:
-    """A past run of the demo with every input of `evaluate`."""
-    data = put_data(store)
-    outputs = {kind: put(store, kind, {"x": kind}) for kind in EVALUATE.inputs if kind != "data"} | {"data": data}
+def trained_run(store: Store, data: str = "", **left_out: str) -> RunRecord:
+    """A past run of the demo with every input of `evaluate`; it was trained on these data."""
+    data = data or put_data(store)
+    outputs = {kind: put(store, kind, {"x": kind}, data) for kind in EVALUATE.inputs if kind != "data"} | {"data": data}
     kept = {kind: digest for kind, digest in outputs.items() if kind not in left_out}
     record = RunRecord(
         id="demo-20260102-120000-ab12",
