@@ -103,7 +103,6 @@ def write_merged(
         config = generating_configuration(saved_configuration(model_folder / MODEL), request)
     else:  # what it has of its base is in its folder; the base itself may be gone, or another by now
         config, base = model.config, folder
-        request = dataclasses.replace(request, source=request.source and str(folder), revision=None)
     with quiet():
         save_model(model, config, base, target)
     copy_tokenizer(folder, target, functools.partial(folder_ends, note=note))
