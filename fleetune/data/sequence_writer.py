@@ -94,8 +94,8 @@ def _endless(tokenizer: Any, chat: Chat, sequence: TokenSequence) -> Iterator[st
     ends = [each for each in last if each in added and tokenizer.decode([each]).strip()]  # some are of white space
     if chat.messages[-1]["role"] == ASSISTANT and not ends and end_token_id(tokenizer) not in last:
         yield (
-            "the chat template puts no special token at the end of the answers that are learned, so the model does not "
-            "learn to stop; name a template that does with data.chat_template"
+            "the chat template puts no special token of this tokenizer at the end of the answers that are learned, so "
+            "the model does not learn to stop; name a template that does with data.chat_template"
         )
 
 

@@ -28,7 +28,7 @@ from fleetune.errors import Refused, first_line
 from fleetune.evaluation.token_loss import samples_at_once, summed_loss
 from fleetune.models.base_files import check_base_files
 from fleetune.models.export import copy_tokenizer
-from fleetune.models.generation_settings import generating_configuration, name_rope, save_model
+from fleetune.models.generation_settings import generating_configuration, save_model
 from fleetune.models.init_weights import INIT_WEIGHTS, initial_model
 from fleetune.models.loss import count_targets
 from fleetune.models.model_class import model_class
@@ -103,10 +103,8 @@ def write_merged(
         config = generating_configuration(saved_configuration(model_folder / MODEL), request)
     else:  # what it has of its base is in its folder; the base itself may be gone, or another by now
         config, base = model.config, folder
-        request = dataclasses.replace(request, source=request.source and str(folder), revision=None)
     with quiet():
         save_model(model, config, base, target)
-        name_rope(target, request)
     copy_tokenizer(folder, target, functools.partial(folder_ends, note=note))
 
 

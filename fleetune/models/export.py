@@ -67,12 +67,12 @@ def export_model(
             else:
                 name_untied(plain, written)
                 written.save_pretrained(target)  # PEFT does not save labels
+                name_rope(target, base)
             name_no_code(target)
             own = pooled_classifier.needs_pooled_classifier(config) and head_of(request.task) == IMAGE
             (target / "README.md").write_text(adapter_readme(request, named, own), encoding="utf-8")
         else:
             save_model(model, written, source_folder(request), target)
-        name_rope(target, request)
     return target
 
 

@@ -3,7 +3,7 @@
 import copy
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PretrainedConfig
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
+from fleetune.models.rotary_settings import older_settings
 from fleetune.models.skeleton import canonical_names
 from fleetune.models.source import (
     GENERATION,
@@ -18,15 +19,12 @@ from fleetune.models.source import (
     TOKENIZERS,
     is_text_part,
     requested_configuration,
-    source_folder,
     text_part,
 )
 from fleetune.models.stored_codes import SETTING, holds_codes
 
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 """Settings by which transformers finds code in a model's folder or on the hub, or is told to run it."""
-OLDER_ROPE = ("rope_theta", "rope_scaling", "rope_local_base_freq", "partial_rotary_factor")
-"""Settings that transformers 5 writes as `rope_parameters` alone."""
 
 
 def generating_configuration(config: PretrainedConfig, request: ModelRequest) -> PretrainedConfig:
@@ -51,6 +49,7 @@ def save_model(model: Any, config: PretrainedConfig, base: Path | None, target: 
     if model.can_generate():
         model.generation_config = GenerationConfig()  # the folder's are written below
     model.save_pretrained(target, save_original_format=not coded)
+    name_rope(target, base)
     write_generation(model, config, base, target)
     if base is not None and not is_text_part(config, base):
         for name in PROCESSORS:  # of what the model reads beside texts; training writes over its own
@@ -90,28 +89,47 @@ def write_ends(folder: Path, source: Path, ends: Callable[[Path], Iterable[int]]
 
 def name_untied(model: Any, config: PretrainedConfig) -> None:
     """Take out of a model's configuration that it ties weights, if none of those is tied: its files hold them apart,
-    and a reader that goes by the configuration would leave one out."""
+    and a reader that goes by the configuration would leave one out.
+
+    Where transformers 5 ties by the files alone, as for T5, others take the setting for that of the output layer.
+    """
     told, names = model.get_expanded_tied_weights_keys(all_submodels=True), canonical_names(model)
+    head = None if _heeds_ties(config) else model.get_output_embeddings()
+    if head is not None:
+        own = {name for name, each in model.named_parameters(remove_duplicate=False) if each is head.weight}
+        told = {name: source for name, source in told.items() if name in own}
     if told and all(names[name] != names[source] for name, source in told.items()):
         for part in (config, text_part(config)):
             if getattr(part, "tie_word_embeddings", False):
                 part.tie_word_embeddings = False
 
 
-def name_rope(target: Path, request: ModelRequest) -> None:
-    """Name a model's rotary positions as its base's config.json does, too, unless the request changes them: programs
-    older than `rope_parameters` compute with a default of theirs without a word."""
-    base, file = source_folder(request), target / "config.json"
-    if base is None or not file.exists() or {*OLDER_ROPE, "rope_parameters"} & set(request.config or ()):
-        return
-    whole = json_io.parse_plain((base / "config.json").read_bytes(), str(base))
+def _heeds_ties(config: PretrainedConfig) -> bool:
+    """Return whether a configuration class takes over from config.json whether weights are tied."""
+    try:
+        return not getattr(type(config)(tie_word_embeddings=False), "tie_word_embeddings", False)
+    except Exception:  # each configuration class raises its own kind of error for what it lacks
+        return True
+
+
+def name_rope(target: Path, base: Path | None) -> None:
+    """Name a model's rotary positions as transformers 4 does, too: it and others that do not know `rope_parameters`
+    compute with a default of theirs without a word."""
+    file, place = target / "config.json", None if base is None else base / "config.json"
     settings = json.loads(file.read_bytes())
-    before = {part.get("model_type"): part for part in (*whole.values(), whole) if isinstance(part, dict)}
-    for part in (settings, *settings.values()):
-        if isinstance(part, dict) and "model_type" in part:
-            own = before.get(part["model_type"], {})
-            part.update({key: own[key] for key in OLDER_ROPE if key in own})
+    whole = {} if place is None else json_io.parse_plain(place.read_bytes(), str(place))
+    scalings = [part.get("rope_scaling") for part in _parts(whole)]
+    for part in _parts(settings):
+        part.update(older_settings(part, scalings))
     file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _parts(settings: Any) -> Iterator[dict[str, Any]]:
+    """Yield a model's settings, and those of its parts before them."""
+    if isinstance(settings, dict):
+        for each in settings.values():
+            yield from _parts(each)
+        yield settings
 
 
 def name_no_code(folder: Path) -> None:

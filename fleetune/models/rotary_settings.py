@@ -1,6 +1,8 @@
 """Settings of rotary positions, which transformers 5 holds in `rope_parameters`. config.json of transformers 4 has them
 one by one: `rope_theta`, Gemma 3's `rope_local_base_freq`, GPT-NeoX's `rotary_pct`."""
 
+import copy
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -8,6 +10,13 @@ if TYPE_CHECKING:
 
 WHOLE = ("rope_scaling", "rope_parameters")
 KEPT = ("rope_theta", "partial_rotary_factor")
+OLDER = (
+    *KEPT, "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "swa_rope_theta", "rotary_emb_base",
+    "rotary_pct",
+)  # fmt: skip
+"""Single settings of transformers 4 of which some configuration class of transformers 5 makes rotary parameters."""
+SCALED = ("linear", "dynamic", "yarn", "llama3")
+"""Scalings that transformers 4 reads as transformers 5 writes them."""
 WORDS = ("rope", "rotary")
 """One of them is in the name of each such setting."""
 TRIED = (0.5, 0.25)
@@ -29,6 +38,27 @@ def rotary_places(config: "PretrainedConfig", key: str) -> list[tuple[dict[str, 
         for name in part
         if tuple(each.get(kind, {}).get(name) for each in made) == TRIED
     ]
+
+
+def older_settings(part: dict[str, Any], scalings: Iterable[Any]) -> dict[str, Any]:
+    """Return what transformers 4 has for the rotary parameters in a part of config.json; transformers 5 reads that part
+    alike with it. scalings: those of the base, kept as they are where nothing changed them."""
+    config = _read(part)
+    if config is None or not (known := _parts(config)):
+        return {}
+    found = dict[str, Any]()
+    for key in OLDER:
+        values = [place[name] for place, name in rotary_places(config, key)]
+        if values and key not in part and values.count(values[0]) == len(values):
+            found[key] = values[0]
+    flat = known.get("", {})
+    plain = {name: value for name, value in flat.items() if name not in KEPT}
+    for scaling in (*scalings, plain if flat.get("rope_type") in SCALED else None):
+        if scaling and "rope_scaling" not in part:
+            again = _read({**part, **found, "rope_scaling": scaling})
+            if again is not None and again.rope_parameters == config.rope_parameters:
+                return {**found, "rope_scaling": scaling}
+    return found
 
 
 def rotary_advice(config: "PretrainedConfig", key: str) -> str:
@@ -63,3 +93,13 @@ def _parts(config: "PretrainedConfig") -> dict[str, dict[str, Any]]:
     if not isinstance(known, dict):
         return {}
     return {kind: part for kind, part in known.items() if isinstance(part, dict)} or {"": known}
+
+
+def _read(part: dict[str, Any]) -> "PretrainedConfig | None":
+    """Return the configuration of a part of config.json; None if transformers does not know it by itself."""
+    from transformers import CONFIG_MAPPING  # takes seconds
+
+    try:
+        return CONFIG_MAPPING[part["model_type"]].from_dict(copy.deepcopy(part))
+    except Exception:  # each configuration class raises its own kind of error
+        return None

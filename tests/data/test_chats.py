@@ -239,12 +239,14 @@ def test_formats_and_tasks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_template_that_never_ends_an_answer_is_told(tmp_path: Path) -> None:
-    """Bug: a model that never learns to stop was trained without a word; with an end mark, nothing is said."""
+    """Bug: a model that never learns to stop was trained without a word; with an end mark, nothing is said, if it is a
+    token of the tokenizer."""
     source = json_lines(tmp_path / "r.jsonl", chats(12))
     said = "so the model does not learn to stop"
     endless = MARKED.replace("<|im_end|>{% endgeneration %}", "{% endgeneration %}<|im_end|>")
+    without, split = (CHATML.replace("<|im_end|>", mark) for mark in ("", "<|im_over|>"))
     for number, (template, told) in enumerate(
-        [(CHATML, False), (MARKED, False), (CHATML.replace("<|im_end|>", ""), True), (endless, True)]
+        [(CHATML, False), (MARKED, False), (without, True), (split, True), (endless, True)]
     ):
         folder = tmp_path / str(number)
         data = prepared(folder / "d", source, chat_spec(folder / "t", template), max_length=64)

@@ -3,25 +3,42 @@
 import json
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GenerationConfig,
+    models,
+)
 
+from benchmarks.families.small_configs import small_config
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.data.answer_ends import folder_ends
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.models.export import copy_tokenizer, export_model
+from fleetune.models.generation_settings import name_rope
 from fleetune.models.init_weights import write_init_weights
+from fleetune.models.rotary_settings import OLDER, rotary_places
 from fleetune.models.source import configuration
 from tests.support.data.samples import CAUSAL, json_lines, prepared, whole
 from tests.support.training.model_families import ENCODER, LANGUAGE, TEXT
 
 LLAMA = {"model_type": "llama", "num_key_value_heads": 1, "eos_token_id": 2, **ENCODER}
+SEQ2SEQ = (
+    {"vocab_size": 300, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2},
+    {"vocab_size": 300, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64,
+     "decoder_ffn_dim": 64, "encoder_attention_heads": 2, "decoder_attention_heads": 2},
+)  # fmt: skip
 SETTINGS = {"eos_token_id": [2, 7], "num_beams": 2, "repetition_penalty": 1.3, "temperature": 0.6, "do_sample": False}
 """transformers itself would refuse to write a temperature where nothing is drawn."""
 
@@ -44,7 +61,7 @@ def exported(request: ModelRequest, folder: Path) -> Path:
     config = configuration(request, ("no", "yes"), 0)
     write_init_weights(config, request, 3, folder / "start")
     written = export_model(config, request, folder / "start", {}, folder)
-    assert config.use_cache is False, "training goes on without a cache"
+    assert not getattr(config, "use_cache", False), "training goes on without a cache"
     return written
 
 
@@ -103,25 +120,66 @@ def test_a_model_of_random_weights_generates_with_a_cache(lora: Lora | None, tmp
     assert AutoModelForCausalLM.from_pretrained(folder).config.use_cache is False
 
 
-@pytest.mark.parametrize("lora", [None, Lora(r=2, targets=("q_proj",))], ids=["whole", "adapter"])
-def test_older_names_of_rotary_positions_stay(lora: Lora | None, tmp_path: Path) -> None:
-    """Bug: rope_theta was left out of config.json, so that transformers 4 and others took 10000 without a word. What
-    the request changes is not named as the base has it, and transformers 5 computes alike."""
-    plain = base(tmp_path / "base", None)
-    file = tmp_path / "base" / "config.json"
-    settings = json.loads(file.read_text())
-    settings.pop("rope_parameters")
-    own = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}
-    file.write_text(json.dumps({**settings, **own}))
-    request = replace(plain, lora=lora, task=TEXT if lora else LANGUAGE)  # others have none beside an adapter
+LINEAR = {"type": "linear", "factor": 2.0}
+DEFAULT = {"rope_type": "default", "rope_theta": 70.0}
+MODERN = {"global_rope_theta": 500.0, "local_rope_theta": 50.0}
+
+
+OTHER = {"rope_type": "linear", "factor": 4.0}
+NEOX = {"rotary_emb_base": 500, "rotary_pct": 0.5}
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=2, targets="all-linear")], ids=["whole", "adapter"])
+@pytest.mark.parametrize(
+    ("kind", "own", "changes", "wanted"),
+    [
+        ("llama", {"rope_scaling": LINEAR}, {"rope_theta": 70.0}, {"rope_theta": 70.0, "rope_scaling": LINEAR}),
+        ("llama", {"rope_scaling": LINEAR}, {"rope_parameters": DEFAULT}, {"rope_theta": 70.0}),
+        ("llama", {"rope_theta": 5.0}, {"rope_scaling": OTHER}, {"rope_theta": 5.0, "rope_scaling": OTHER}),
+        ("modernbert", MODERN, {"local_rope_theta": 70.0}, {**MODERN, "local_rope_theta": 70.0}),
+        ("gpt_neox", NEOX, {}, NEOX),
+    ],
+)
+def test_older_names_of_rotary_positions_tell_what_was_trained(
+    kind: str, own: dict[str, Any], changes: dict[str, Any], wanted: dict[str, Any], lora: Lora | None, tmp_path: Path
+) -> None:
+    """Bug: they were left out of config.json, all of ModernBERT's and GPT-NeoX's, and of others what the request
+    changes, so that transformers 4 and others took a default of theirs without a word. transformers 5 computes alike.
+    """
+    folder = tmp_path / "base"
+    config = configuration(ModelRequest(task=TEXT, config=small_config(kind)))
+    torch.manual_seed(5)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    plain = json.loads((folder / "config.json").read_text())
+    del plain["rope_parameters"]
+    (folder / "config.json").write_text(json.dumps({**plain, **own}))
+    request = ModelRequest(task=TEXT, source=str(folder), config=changes, lora=lora)
     written = exported(request, tmp_path)
-    assert {key: json.loads((written / "config.json").read_text()).get(key) for key in own} == own
-    ours, theirs = (AutoConfig.from_pretrained(folder).rope_parameters for folder in (written, tmp_path / "base"))
-    assert ours == theirs and ours["rope_theta"] == 500.0
-    changed = {"rope_type": "default", "rope_theta": 70.0}
-    again = exported(replace(request, config={"rope_parameters": changed}), tmp_path / "again")
-    assert "rope_theta" not in json.loads((again / "config.json").read_text())
-    assert AutoConfig.from_pretrained(again).rope_parameters == changed
+    found = json.loads((written / "config.json").read_text())
+    assert {key: value for key, value in found.items() if key in {*OLDER, "rope_scaling"}} == wanted
+    assert AutoConfig.from_pretrained(written).rope_parameters == configuration(request).rope_parameters
+
+
+def test_every_family_names_its_rotary_positions_as_transformers_4(tmp_path: Path) -> None:
+    """What any configuration class of transformers makes rotary parameters of is in config.json beside these, and
+    changes nothing where it is read."""
+    own, told = "convert_rope_params_to_dict", set[str]()
+    for file in sorted(Path(models.__path__[0]).glob("*/configuration_*.py")):
+        if f"def {own}" not in file.read_text():
+            continue
+        module = import_module(f"{models.__name__}.{file.parent.name}.{file.stem}")
+        for kind in (each for each in vars(module).values() if own in vars(each if isinstance(each, type) else object)):
+            for key in {each for each in vars(kind)[own].__code__.co_consts if isinstance(each, str)}:
+                if not rotary_places(kind(), key):
+                    continue
+                told.add(key)
+                made = kind(**{key: 0.5})
+                folder = tmp_path / kind.__name__ / key
+                made.save_pretrained(folder)
+                name_rope(folder, None)
+                assert json.loads((folder / "config.json").read_text())[key] == 0.5, kind
+                assert kind.from_pretrained(folder).rope_parameters == made.rope_parameters, kind
+    assert told == set(OLDER)
 
 
 def test_an_adapter_is_loaded_by_transformers_alone(tmp_path: Path) -> None:
@@ -158,6 +216,27 @@ def test_the_configuration_of_weights_that_are_trained_apart_ties_none(apart: bo
     assert ("lm_head.weight" in load_file(written / "model.safetensors")) == apart
     ours, theirs = (AutoModelForCausalLM.from_pretrained(each) for each in (written, folder))
     assert torch.equal(ours(torch.tensor([[5, 6]])).logits, theirs(torch.tensor([[5, 6]])).logits)
+
+
+@pytest.mark.parametrize("kind", ["t5", "mt5", "bart"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_an_output_layer_that_is_trained_apart_is_not_told_as_tied(kind: str, apart: bool, tmp_path: Path) -> None:
+    """Bug: transformers 5 says of every T5 that its weights are tied, so that transformers 4 put the embedding in place
+    of flan-t5's output layer. BART's encoder would lose its embedding if the setting said otherwise."""
+    config = AutoConfig.for_model(kind, **SEQ2SEQ[kind == "bart"], tie_word_embeddings=kind == "bart" or not apart)
+    torch.manual_seed(5)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    if apart:
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(300, 32))
+    model.save_pretrained(tmp_path / "base")
+    request = ModelRequest(task="seq2seq", source=str(tmp_path / "base"))
+    written = exported(request, tmp_path)
+    told = json.loads((written / "config.json").read_text()).get("tie_word_embeddings", True)
+    assert told == (kind == "bart" or not apart)
+    assert ("lm_head.weight" in load_file(written / "model.safetensors")) == apart
+    ours, theirs = (AutoModelForSeq2SeqLM.from_pretrained(each).eval() for each in (written, tmp_path / "base"))
+    given = {"input_ids": torch.tensor([[5, 6]]), "decoder_input_ids": torch.tensor([[2, 7]])}
+    assert torch.equal(ours(**given).logits, theirs(**given).logits)
 
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -12,17 +12,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.data.answer_ends import folder_ends
 from fleetune.data.prepared_data import PreparedData
+from fleetune.evaluation.trained_model import write_merged
 from fleetune.models.export import copy_tokenizer, export_model
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 from tests.support.data.chat_samples import CHATML, chat_tokenizer
 from tests.support.data.samples import FRUITS, json_lines
-from tests.support.preparation.instances import prepared_below
+from tests.support.preparation.instances import PreparedFolders, prepared_below
 from tests.support.training.model_families import ENCODER
 
 LLAMA = {"model_type": "llama", "num_key_value_heads": 1, "eos_token_id": 2, "bos_token_id": 1, **ENCODER}
-CODE = {"auto_map": {"AutoModelForCausalLM": "evil--code.Model", "AutoTokenizer": ["evil.Tokenizer", None]}}
+CODE = {
+    "auto_map": {"AutoModelForCausalLM": "evil--code.Model", "AutoTokenizer": ["evil.Tokenizer", None]},
+    "custom_pipelines": {"evil": {"impl": "evil.Pipeline", "pt": ["AutoModelForCausalLM"]}},
+    "trust_remote_code": True,
+}
 LORA = Lora(r=2, targets=("q_proj",))
 
 
@@ -78,8 +83,8 @@ def test_the_tokenizer_is_the_bases(task: str, lora: Lora | None, tmp_path: Path
     for name in ("tokenizer.json", "special_tokens_map.json", "chat_template.jinja"):
         assert (folder / name).read_bytes() == (source / name).read_bytes(), name
     wanted = plain(source / "tokenizer_config.json")
-    del wanted["auto_map"], wanted["name_or_path"]
-    assert plain(folder / "tokenizer_config.json") == wanted
+    del wanted["name_or_path"]
+    assert plain(folder / "tokenizer_config.json") == {key: wanted[key] for key in wanted.keys() - CODE}
     tokenizer, own = (AutoTokenizer.from_pretrained(place) for place in (folder, source))
     assert (tokenizer.padding_side, tokenizer.truncation_side) == ("left", "left")
     texts = ["a pear", "a much longer text about pears"]
@@ -88,17 +93,22 @@ def test_the_tokenizer_is_the_bases(task: str, lora: Lora | None, tmp_path: Path
     assert tokenizer.chat_template == CHATML
 
 
-@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
-def test_no_settings_name_code(lora: Lora | None, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
+@pytest.mark.parametrize("written", ["whole", "adapter", "merged"])
+def test_no_settings_name_code(written: str, tmp_path: Path) -> None:
     """Whoever loads the folder with trust_remote_code would run files of the base's author that are not in it; all
     else of the settings for generation and for what the model reads beside texts stays."""
     source = base(tmp_path / "base")
-    folder = exported(tmp_path, ModelRequest(task="causal-lm", source=str(source), lora=lora), rows(tmp_path))
-    assert not [path.name for path in folder.rglob("*.json") if b'"auto_map"' in path.read_bytes()]
-    if lora is None:
+    request = ModelRequest(task="causal-lm", source=str(source), lora=None if written == "whole" else LORA)
+    folder = exported(tmp_path, request, rows(tmp_path))
+    if written == "merged":
+        start, folder = PreparedFolders.below(tmp_path).model, tmp_path / "merged"
+        write_merged(tmp_path / "out", start, request, folder, pytest.fail)
+    texts = {path.name: path.read_text() for path in folder.rglob("*.json")}
+    assert not [(name, key) for name, text in texts.items() for key in CODE if f'"{key}"' in text]
+    if written != "adapter":
         assert plain(folder / "processor_config.json") == {"processor_class": "SomeProcessor"}
-        wanted = plain(source / "generation_config.json")
-        del wanted["auto_map"]
+        wanted = {key: value for key, value in plain(source / "generation_config.json").items() if key not in CODE}
         end = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("<|im_end|>")
         wanted["eos_token_id"] = [wanted["eos_token_id"], end]  # by which its chat template ends an answer
         assert plain(folder / "generation_config.json") == wanted
