@@ -72,8 +72,10 @@ class Pretrained:
         scratch = copy.deepcopy(base)
         with quiet():
             found = self._convert(scratch, described, "meta")
+            placeless = found.unexpected_keys
             scratch._adjust_missing_and_unexpected_keys(found)
-        self._left_over = sorted(found.unexpected_keys)
+        self._is_part = is_text_part(base.config, folder)  # classes of parts ignore the tensors of others
+        self._left_over = sorted(placeless if self._is_part else found.unexpected_keys)
         self._mismatched = {name: list(shape) for name, shape, _ in found.mismatched_keys}
         self._errors = found.conversion_errors
         self._given = {name for name in self._keys if name not in self._mismatched}
@@ -134,7 +136,7 @@ class Pretrained:
 
     def refuse_unfit(self, task: str) -> None:
         """Refuse a folder that holds too little of the model, or in a way in which it cannot be read."""
-        base, whose = self._base, type(self._base).__name__
+        whose = type(self._base).__name__
         for name, said in self._errors.items():
             reason = " ".join(str(said).split())[:160]
             raise Refused(
@@ -165,13 +167,13 @@ class Pretrained:
             raise Refused(
                 f"{self._folder}: no tensor of the body of {whose} is in its files; give the folder of such a model"
             )
-        part = is_text_part(base.config, self._folder)
-        lacking = [n for n in self._really_lacking() if not self._is_head(n) or (part and predicts_tokens(task))]
+        part = self._is_part and predicts_tokens(task)
+        lacking = [n for n in self._really_lacking() if part or not self._is_head(n)]
         if lacking:
             raise Refused(
                 f"model: {self._folder} has no tensor for {lacking[0]} ({len(lacking)} in all) of "
-                f"{'its text part, a ' if part else ''}{whose}, which would start from random values; fetch the model "
-                "again, or save it again from a model that has it"
+                f"{'its text part, a ' if self._is_part else ''}{whose}, which would start from random values; fetch "
+                "the model again, or save it again from a model that has it"
             )
 
     def notes(self) -> tuple[str, ...]:
@@ -188,7 +190,7 @@ class Pretrained:
                 f"{self._folder} holds {name} with other values than {source}, to which its configuration ties it; "
                 "they are trained apart, as transformers loads them"
             )
-        if self._left_over and is_text_part(self._base.config, self._folder):
+        if self._left_over and self._is_part:
             said.append(
                 f"of the parts of {self._folder}, the text part alone is trained and saved, as a {whose}: "
                 f"{_some(self._left_over)} are of others, such as vision, which the trained model does not have"

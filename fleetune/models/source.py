@@ -198,12 +198,14 @@ def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedC
         "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         "sequence-classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     }.get(head_of(request.task), {})
+    part = text_part(config)
+    if part is config or part.model_type not in known:
+        return config
+    if config.model_type in known:  # of one class for both, transformers makes the part, for adapters, too
+        return part if known[config.model_type] == known[part.model_type] else config
     seeing = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys()
     composite = seeing | modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.keys()
-    part = text_part(config)
-    if part is config or config.model_type in known or config.model_type not in composite - SCALED_OTHERWISE:
-        return config
-    if part.model_type not in known:
+    if config.model_type not in composite - SCALED_OTHERWISE:
         return config
     if request.lora is not None:
         raise Refused(
