@@ -34,7 +34,7 @@ from fleetune.models.source import is_text_part, weight_files
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # one reader: the peak is one tensor, not a pool of them
 
 HEADS = ("classifier", "score")
-"""Names of the head in classification models."""
+"""Names of the head in most classification models."""
 TEXT_PART = re.compile(r"(?:language_model|text_model)\.")
 """Part of the names of tensors in folders of models of several parts, such as text and vision."""
 CODES = re.compile(
@@ -248,6 +248,17 @@ class Pretrained:
                 return False
             rows = range(0, a.get_shape()[0], ROWS)
             return all(torch.equal(a[n : n + ROWS].to(dtype), b[n : n + ROWS].to(dtype)) for n in rows)
+
+
+def head_modules(base: PreTrainedModel) -> list[str]:
+    """Return the names of a classifier's modules outside its body; not of a name that modules of the body end in, too,
+    which PEFT would take for them."""
+    body = getattr(base, base.base_model_prefix, None) if base.base_model_prefix else None
+    if not isinstance(body, torch.nn.Module):
+        return [name for name in HEADS if hasattr(base, name)]
+    inside = [name for name, _ in body.named_modules()]
+    outside = [name for name, each in base.named_children() if each is not body and [*each.parameters()]]
+    return [name for name in outside if name in HEADS or not any(other.endswith(name) for other in inside)]
 
 
 @contextmanager
