@@ -38,6 +38,9 @@ TOKENIZERS = (
     "tokenizer_config.json",
 )
 """A folder with one of these has a tokenizer."""
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.spm", "bpe.codes", "*.tokenizer")
+"""Patterns of settings and tokenizers on the hub; Marian, BERTweet and ProphetNet have the last three."""
 DTYPE = {"dtype", "torch_dtype"}
 PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 GENERATION = "generation_config.json"
@@ -100,28 +103,41 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
             "or load the base that it names. Move the file out of a model's folder, give an adapter as lora.start "
             "with its base as source, or merge it into its base with PEFT and give that as source"
         )
-    config = folder / "config.json"
-    own = json_io.parse_plain(config.read_bytes(), str(config)).get("transformers_weights") if config.exists() else None
-    usual = "model.safetensors" if (folder / "model.safetensors").exists() else "model.safetensors.index.json"
-    first = folder / str(own or usual)
-    check_file_name(f"model: {config}", str(own or usual))
-    if not first.is_file():
+    own = _own_weights(folder)
+    first = own or (WHOLE if (folder / WHOLE).exists() else INDEX)
+    if not (folder / first).is_file():
         raise Refused(
             f"model: {folder} has no {own or 'model.safetensors (or its index)'}, from which transformers loads its "
             "weights; save the model with save_pretrained, which writes it"
         )
-    if not first.name.endswith(".index.json"):
-        return (first,)
-    try:
-        names = sorted(set(json_io.parse_plain(first.read_bytes(), str(first))["weight_map"].values()))
-        for name in names:
-            check_file_name(f"model: {first}", name)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise Refused(f"model: {first} is not an index of weight files; fetch the model again") from None
+    names = _indexed(folder, first)
     lost = [name for name in names if not (folder / name).is_file()]
     if lost:
         raise Refused(f"model: {folder} lacks {lost[0]}, which its index names; fetch the model again")
     return tuple(folder / name for name in names)
+
+
+def _own_weights(folder: Path) -> str | None:
+    """Return the name of the weights, or of their index, that a folder's config.json gives."""
+    config = folder / "config.json"
+    own = json_io.parse_plain(config.read_bytes(), str(config)).get("transformers_weights") if config.exists() else None
+    if own:
+        check_file_name(f"model: {config}", str(own))
+    return str(own) if own else None
+
+
+def _indexed(folder: Path, first: str) -> list[str]:
+    """Return the names that an index of weight files gives, or that of the file itself."""
+    if not first.endswith(".index.json"):
+        return [first]
+    index = folder / first
+    try:
+        names = sorted(set(json_io.parse_plain(index.read_bytes(), str(index))["weight_map"].values()))
+        for name in names:
+            check_file_name(f"model: {index}", name)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Refused(f"model: {index} is not an index of weight files; fetch the model again") from None
+    return names
 
 
 def configuration(
@@ -362,10 +378,13 @@ def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
     """Return the folder of a commit, or of the one to which a branch or tag points now."""
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
     try:
         commit = commit_of(MODEL, name, revision or MAIN)
-        found = snapshot_download(name, revision=commit or revision, allow_patterns=patterns, local_files_only=local)
+        given: dict[str, Any] = {"repo_id": name, "revision": commit or revision, "local_files_only": local}
+        found = Path(snapshot_download(allow_patterns=[*SMALL_FILES], **given))
+        snapshot_download(allow_patterns=_weights_on_hub(found), **given)
+    except Refused:
+        raise
     except HubSilence as error:
         older = f"; model.revision={error.cached} takes what the cache has" if error.cached else ""
         raise TryAgain(
@@ -377,4 +396,13 @@ def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
         raise Refused(
             f"model: source {name!r} is neither a folder here nor readable from the hub{at} ({reason})"
         ) from None
-    return Path(found).resolve()
+    return found.resolve()
+
+
+def _weights_on_hub(settings: Path) -> list[str]:
+    """Return the names of the weights that may be there, by a folder's settings: not of those that other programs have
+    beside them, such as consolidated.safetensors."""
+    own = _own_weights(settings)
+    if own:
+        return _indexed(settings, own)
+    return [WHOLE, *(_indexed(settings, INDEX) if (settings / INDEX).exists() else [])]

@@ -1,10 +1,12 @@
 """The source of a model and the digest of its content: files in subfolders, and hub names whose commits change."""
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
@@ -152,6 +154,46 @@ def test_the_commit_of_the_cache_is_not_taken_for_that_of_the_hub(
         pin_revision(ModelRequest(task="causal-lm", source=NAME))
     pinned = ModelRequest(task="causal-lm", source=NAME, revision=FIRST)
     assert (source_folder(pinned) or Path()).name == FIRST
+
+
+@pytest.mark.parametrize("names", ["one", "shards", "own"])
+def test_what_is_read_is_fetched_and_no_more(
+    names: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: Marian's, BERTweet's and ProphetNet's tokenizers stayed on the hub, and weights that other programs have
+    beside those of transformers (consolidated.safetensors, original/) were fetched and hashed, too."""
+    there = saved(tmp_path / "there", 1, shards="deep" if names == "shards" else "")
+    wanted = {"config.json", "source.spm", "target.spm", "bpe.codes", "prophetnet.tokenizer"}
+    if names == "own":
+        (there / "model.safetensors").rename(there / "consolidated.safetensors")
+        settings = json.loads((there / "config.json").read_text())
+        (there / "config.json").write_text(json.dumps({**settings, "transformers_weights": "consolidated.safetensors"}))
+    weights = {
+        "one": {"model.safetensors"},
+        "shards": {"model.safetensors.index.json", "deep/one.safetensors"},
+        "own": {"consolidated.safetensors"},
+    }[names]
+    (there / "original").mkdir()
+    for name in (*wanted, "consolidated.safetensors", "original/model.safetensors", "model.fp16.safetensors", "x.bin"):
+        if not (there / name).exists():
+            (there / name).write_bytes(b"x")
+    here = tmp_path / "here" / FIRST
+
+    def fetch(repo_id: str, allow_patterns: list[str], **options: object) -> str:
+        for path in sorted(path for path in there.rglob("*") if path.is_file()):
+            name = path.relative_to(there).as_posix()
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):
+                (here / name).parent.mkdir(parents=True, exist_ok=True)
+                (here / name).write_bytes(path.read_bytes())
+        return str(here)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    folder = source_folder(pin_revision(ModelRequest(task="sequence-classification", source=NAME)))
+    assert folder == here
+    assert {path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file()} == wanted | weights
+    assert {path.relative_to(here).as_posix() for path in weight_files(here)} == weights - {
+        "model.safetensors.index.json"
+    }
 
 
 def test_a_revision_may_be_asked_for(hub: Hub) -> None:
