@@ -33,8 +33,9 @@ from fleetune.models.model_class import model_class
 from fleetune.models.nf4 import PACKED, rounded
 from fleetune.models.pretrained import quiet
 from fleetune.models.skeleton import DTYPES, saved_configuration, skeleton
-from fleetune.models.source import GENERATION, source_folder, weight_files
+from fleetune.models.source import GENERATION, source_folder
 from fleetune.models.units import tied_adapter_layers
+from fleetune.models.weight_files import weight_files
 
 MODEL, ADAPTER = "model", "adapter"
 WEIGHTS, ADAPTER_WEIGHTS = "model.safetensors", "adapter_model.safetensors"

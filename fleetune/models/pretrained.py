@@ -29,7 +29,8 @@ from transformers.utils import logging
 
 from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused
-from fleetune.models.source import is_text_part, weight_files
+from fleetune.models.source import is_text_part
+from fleetune.models.weight_files import weight_files
 
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # one reader: the peak is one tensor, not a pool of them
 

@@ -24,9 +24,9 @@ from fleetune.models.source import (
     content_digest,
     pin_revision,
     source_folder,
-    weight_files,
     with_local_source,
 )
+from fleetune.models.weight_files import weight_files
 
 BERT = {
     "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
