@@ -78,7 +78,7 @@ DISCOVER = StageSpec(
 )
 PREPARE = StageSpec(
     name="prepare",
-    version=4,
+    version=5,
     module="stages.prepare",
     config=("model", "data"),
     outputs=("model", "data"),

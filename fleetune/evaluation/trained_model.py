@@ -35,8 +35,9 @@ from fleetune.models.model_class import model_class
 from fleetune.models.nf4 import PACKED, rounded
 from fleetune.models.pretrained import quiet
 from fleetune.models.skeleton import DTYPES, saved_configuration, skeleton
-from fleetune.models.source import GENERATION, source_folder, weight_files
+from fleetune.models.source import GENERATION, source_folder
 from fleetune.models.units import tied_adapter_layers
+from fleetune.models.weight_files import weight_files
 
 MODEL, ADAPTER = "model", "adapter"
 WEIGHTS, ADAPTER_WEIGHTS = "model.safetensors", "adapter_model.safetensors"
@@ -153,9 +154,9 @@ def _from_files(
     tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
     config.architectures = config.architectures or []  # transformers looks for the class among them
     with torch.device("meta"):
-        kind = type(model_class(config, task).from_config(config, dtype=torch.float32, trust_remote_code=False))
-    model, found = kind.from_pretrained(
-        None, config=config, state_dict=tensors, trust_remote_code=False, output_loading_info=True, **settings
+        made = model_class(config, task).from_config(config, dtype=torch.float32, trust_remote_code=False)
+    model, found = type(made).from_pretrained(  # its configuration: of some models the text part's
+        None, config=made.config, state_dict=tensors, trust_remote_code=False, output_loading_info=True, **settings
     )
     if model.can_generate() and (folder / GENERATION).exists():
         model.generation_config = GenerationConfig.from_dict(json.loads((folder / GENERATION).read_bytes()))

@@ -8,7 +8,8 @@ from fleetune.contracts.record import record
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.filesystem import file_digest
-from fleetune.models.source import GENERATION, PROCESSORS, source_folder, weight_files
+from fleetune.models.source import GENERATION, PROCESSORS, source_folder
+from fleetune.models.weight_files import weight_files
 
 BASE_FILES = "base.json"
 CONFIG = "config.json"

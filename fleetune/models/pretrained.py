@@ -29,12 +29,13 @@ from transformers.utils import logging
 
 from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused
-from fleetune.models.source import is_text_part, weight_files
+from fleetune.models.source import is_text_part
+from fleetune.models.weight_files import weight_files
 
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # one reader: the peak is one tensor, not a pool of them
 
 HEADS = ("classifier", "score")
-"""Names of the head in classification models."""
+"""Names of the head in most classification models."""
 TEXT_PART = re.compile(r"(?:language_model|text_model)\.")
 """Part of the names of tensors in folders of models of several parts, such as text and vision."""
 CODES = re.compile(
@@ -72,8 +73,10 @@ class Pretrained:
         scratch = copy.deepcopy(base)
         with quiet():
             found = self._convert(scratch, described, "meta")
+            placeless = found.unexpected_keys
             scratch._adjust_missing_and_unexpected_keys(found)
-        self._left_over = sorted(found.unexpected_keys)
+        self._is_part = is_text_part(base.config, folder)  # classes of parts ignore the tensors of others
+        self._left_over = sorted(placeless if self._is_part else found.unexpected_keys)
         self._mismatched = {name: list(shape) for name, shape, _ in found.mismatched_keys}
         self._errors = found.conversion_errors
         self._given = {name for name in self._keys if name not in self._mismatched}
@@ -136,7 +139,7 @@ class Pretrained:
 
     def refuse_unfit(self, task: str) -> None:
         """Refuse a folder that holds too little of the model, or in a way in which it cannot be read."""
-        base, whose = self._base, type(self._base).__name__
+        whose = type(self._base).__name__
         for name, said in self._errors.items():
             reason = " ".join(str(said).split())[:160]
             raise Refused(
@@ -171,13 +174,13 @@ class Pretrained:
             raise Refused(
                 f"{self._folder}: no tensor of the body of {whose} is in its files; give the folder of such a model"
             )
-        part = is_text_part(base.config, self._folder)
-        lacking = [n for n in self._really_lacking() if not self._is_head(n) or (part and predicts_tokens(task))]
+        part = self._is_part and predicts_tokens(task)
+        lacking = [n for n in self._really_lacking() if part or not self._is_head(n)]
         if lacking:
             raise Refused(
                 f"model: {self._folder} has no tensor for {lacking[0]} ({len(lacking)} in all) of "
-                f"{'its text part, a ' if part else ''}{whose}, which would start from random values; fetch the model "
-                "again, or save it again from a model that has it"
+                f"{'its text part, a ' if self._is_part else ''}{whose}, which would start from random values; fetch "
+                "the model again, or save it again from a model that has it"
             )
 
     def notes(self) -> tuple[str, ...]:
@@ -200,7 +203,7 @@ class Pretrained:
                 f"{self._folder} holds {name} with other values than {source}, to which its configuration ties it; "
                 "they are trained apart, as transformers loads them"
             )
-        if self._left_over and is_text_part(self._base.config, self._folder):
+        if self._left_over and self._is_part:
             said.append(
                 f"of the parts of {self._folder}, the text part alone is trained and saved, as a {whose}: "
                 f"{_some(self._left_over)} are of others, such as vision, which the trained model does not have"
@@ -258,6 +261,17 @@ class Pretrained:
                 return False
             rows = range(0, a.get_shape()[0], ROWS)
             return all(torch.equal(a[n : n + ROWS].to(dtype), b[n : n + ROWS].to(dtype)) for n in rows)
+
+
+def head_modules(base: PreTrainedModel) -> list[str]:
+    """Return the names of a classifier's modules outside its body; not of a name that modules of the body end in, too,
+    which PEFT would take for them."""
+    body = getattr(base, base.base_model_prefix, None) if base.base_model_prefix else None
+    if not isinstance(body, torch.nn.Module):
+        return [name for name in HEADS if hasattr(base, name)]
+    inside = [name for name, _ in body.named_modules()]
+    outside = [name for name, each in base.named_children() if each is not body and [*each.parameters()]]
+    return [name for name in outside if name in HEADS or not any(other.endswith(name) for other in inside)]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from fleetune.models.experts import use_recordable_experts
 from fleetune.models.model_class import model_class
 from fleetune.models.naflex import use_recordable_positions
 from fleetune.models.nf4 import pack_frozen_layers
-from fleetune.models.pretrained import HEADS, Pretrained
+from fleetune.models.pretrained import Pretrained, head_modules
 from fleetune.models.source import source_folder
 
 PEFT_TASKS = {"sequence-classification": "SEQ_CLS", "causal-lm": "CAUSAL_LM", "seq2seq": "SEQ_2_SEQ_LM"}
@@ -101,7 +101,7 @@ def saved_modules(base: PreTrainedModel, request: ModelRequest) -> tuple[str, ..
     the pretrained files lack; not what transformers itself never trains and computes anew, such as Marian's sinusoidal
     positions.
     """
-    heads = [name for name in HEADS if hasattr(base, name)] if not predicts_tokens(request.task) else []
+    heads = [] if predicts_tokens(request.task) else head_modules(base)
     heads += [name for name, module in base.named_modules() if keeps_statistics(module)]
     folder = source_folder(request)
     if folder is None:

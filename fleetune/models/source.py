@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleetune.contracts import json_io
-from fleetune.contracts.record import check_file_name
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import head_of, predicts_tokens, problem_type
 from fleetune.errors import Refused, TryAgain, first_line
@@ -17,6 +16,7 @@ from fleetune.filesystem import check_symlinks
 from fleetune.hub import COMMIT, MODEL, HubSilence, commit_of
 from fleetune.models.rotary_settings import rotary_advice, rotary_places, set_setting
 from fleetune.models.stored_codes import SETTING, dequantise_when_read
+from fleetune.models.weight_files import weight_names
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -39,6 +39,8 @@ TOKENIZERS = (
     "tokenizer_config.json",
 )
 """A folder with one of these has a tokenizer."""
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.spm", "bpe.codes", "*.tokenizer")
+"""Patterns of settings and tokenizers on the hub; Marian, BERTweet and ProphetNet have the last three."""
 DTYPE = {"dtype", "torch_dtype"}
 PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 GENERATION = "generation_config.json"
@@ -90,39 +92,6 @@ def adapter_folder(request: ModelRequest) -> Path | None:
     folder = Path(request.lora.start)
     check_symlinks(folder, "model: lora.start")
     return folder
-
-
-def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the safetensors files that transformers loads of a model folder: that which its config.json names, else
-    model.safetensors, else those of the index. Refused if an adapter lies beside them, which it applies to them."""
-    if (folder / "adapter_config.json").exists():
-        raise Refused(
-            f"model: {folder} holds adapter_config.json: transformers would put that adapter on the weights beside it, "
-            "or load the base that it names. Move the file out of a model's folder, give an adapter as lora.start "
-            "with its base as source, or merge it into its base with PEFT and give that as source"
-        )
-    config = folder / "config.json"
-    own = json_io.parse_plain(config.read_bytes(), str(config)).get("transformers_weights") if config.exists() else None
-    usual = "model.safetensors" if (folder / "model.safetensors").exists() else "model.safetensors.index.json"
-    first = folder / str(own or usual)
-    check_file_name(f"model: {config}", str(own or usual))
-    if not first.is_file():
-        raise Refused(
-            f"model: {folder} has no {own or 'model.safetensors (or its index)'}, from which transformers loads its "
-            "weights; save the model with save_pretrained, which writes it"
-        )
-    if not first.name.endswith(".index.json"):
-        return (first,)
-    try:
-        names = sorted(set(json_io.parse_plain(first.read_bytes(), str(first))["weight_map"].values()))
-        for name in names:
-            check_file_name(f"model: {first}", name)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise Refused(f"model: {first} is not an index of weight files; fetch the model again") from None
-    lost = [name for name in names if not (folder / name).is_file()]
-    if lost:
-        raise Refused(f"model: {folder} lacks {lost[0]}, which its index names; fetch the model again")
-    return tuple(folder / name for name in names)
 
 
 def configuration(
@@ -190,12 +159,14 @@ def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedC
         "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         "sequence-classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     }.get(head_of(request.task), {})
+    part = text_part(config)
+    if part is config or part.model_type not in known:
+        return config
+    if config.model_type in known:  # of one class for both, transformers makes the part, for adapters, too
+        return part if known[config.model_type] == known[part.model_type] else config
     seeing = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys()
     composite = seeing | modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.keys()
-    part = text_part(config)
-    if part is config or config.model_type in known or config.model_type not in composite - SCALED_OTHERWISE:
-        return config
-    if part.model_type not in known:
+    if config.model_type not in composite - SCALED_OTHERWISE:
         return config
     if request.lora is not None:
         raise Refused(
@@ -352,10 +323,13 @@ def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
         raise Refused(f"model: source {name} is gone: there is no such folder; put it back, or give another as source")
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
     try:
         commit = commit_of(MODEL, name, revision or MAIN)
-        found = snapshot_download(name, revision=commit or revision, allow_patterns=patterns, local_files_only=local)
+        given: dict[str, Any] = {"repo_id": name, "revision": commit or revision, "local_files_only": local}
+        found = Path(snapshot_download(allow_patterns=[*SMALL_FILES], **given))
+        snapshot_download(allow_patterns=weight_names(found), **given)
+    except Refused:
+        raise
     except HubSilence as error:
         older = f"; model.revision={error.cached} takes what the cache has" if error.cached else ""
         raise TryAgain(
@@ -367,4 +341,4 @@ def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
         raise Refused(
             f"model: source {name!r} is neither a folder here nor readable from the hub{at} ({reason})"
         ) from None
-    return Path(found).resolve()
+    return found.resolve()

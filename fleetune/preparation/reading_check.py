@@ -6,7 +6,8 @@ deals these out. Families that break this train without an error: an encoder tha
 it predicts, and XLNet takes the padding for the end of the text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -35,7 +36,8 @@ def check_reading(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task:
 
     inputs: name -> tensor [samples, ...] of samples as they are trained. Of other samples and of padding, differences
     of more than half of a number's digits count, which rounding does not cause; of later tokens, all that are beyond
-    the measured rounding. In training nothing is drawn, and batch norms read what they have kept: devices that share
+    the measured rounding; of all, those that are there in float64, too, since rounding sends a token whose experts all
+    but tie to another one. In training nothing is drawn, and batch norms read what they have kept: devices that share
     samples draw alike, and none share those of a batch norm.
     """
     untold = None
@@ -59,12 +61,40 @@ def check_reading(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task:
 
 
 def _changes(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str) -> tuple[float, float, float]:
-    """How what is said changes with other samples, with later tokens and with padding."""
-    return (
-        _of_other_samples(model, inputs),
-        _of_later_tokens(model, inputs, labels, task),
-        _of_padding(model, inputs, task),
-    )
+    """How what is said changes with other samples, with later tokens and with padding; in float64 if that is much."""
+    epsilon = _epsilon(model)
+
+    def found(given: Tensors) -> tuple[float, float, float]:
+        ahead = _of_later_tokens(model, given, labels, task, epsilon)
+        return _of_other_samples(model, given), ahead, _of_padding(model, given, task)
+
+    changes = found(inputs)
+    if _fit(model, changes):
+        return changes
+    try:
+        with _in_float64(model):
+            return found({key: value.double() if value.is_floating_point() else value for key, value in inputs.items()})
+    except RuntimeError:  # a model that computes in one type alone
+        return changes
+
+
+@contextmanager
+def _in_float64(model: nn.Module) -> Iterator[None]:
+    """Hold a model's numbers in float64, which keeps their values, and in their own types again afterwards."""
+    floating = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
+    types = [tensor.dtype for tensor in floating]
+    try:
+        for tensor in floating:
+            tensor.data = tensor.data.double()
+        yield
+    finally:
+        for tensor, own in zip(floating, types, strict=True):
+            tensor.data = tensor.data.to(own)
+
+
+def _fit(model: nn.Module, changes: tuple[float, float, float]) -> bool:
+    beside, ahead, behind = changes
+    return beside <= _half_of_the_digits(model) and not ahead and behind <= _half_of_the_digits(model)
 
 
 def _refuse(model: nn.Module, changes: tuple[float, float, float], when: str) -> None:
@@ -94,7 +124,7 @@ def _of_other_samples(model: nn.Module, inputs: Tensors) -> float:
     return _relative(_said(model, both), torch.cat([_said(model, one) for one in each]))
 
 
-def _of_later_tokens(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str) -> float:
+def _of_later_tokens(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str, epsilon: float) -> float:
     """Return the change of what is said of earlier tokens when the last one of a sample is another one; 0.0 if rounding
     changes it as much, which is measured with the sample twice in a batch: experts sort the tokens of all samples."""
     if task not in ("causal-lm", SEQ2SEQ):
@@ -115,7 +145,7 @@ def _of_later_tokens(model: nn.Module, inputs: Tensors, labels: torch.Tensor, ta
     said = _said(model, row)[:, :-1]
     twice = _said(model, {key: torch.cat([value, value]) for key, value in row.items()})[:1, :-1]
     change = _relative(_said(model, {**row, read: changed})[:, :-1], said)
-    return 0.0 if change <= ROUNDING * max(_relative(twice, said), _epsilon(model)) else change
+    return 0.0 if change <= ROUNDING * max(_relative(twice, said), epsilon) else change
 
 
 def _of_padding(model: nn.Module, inputs: Tensors, task: str) -> float:

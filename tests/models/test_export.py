@@ -144,7 +144,7 @@ DINOV3 = Family(
     "family, targets, auto, drawn",
     [
         (BY_NAME["bert"], ("query", "value"), AutoModelForSequenceClassification, []),
-        (DEBERTA, ("query_proj",), AutoModel, ["pooler.dense"]),
+        (DEBERTA, ("query_proj",), AutoModel, ["pooler"]),
         (BY_NAME["vit"], ("q_proj",), AutoModelForImageClassification, []),
         (DINOV3, ("q_proj",), AutoModel, []),
     ],
@@ -172,6 +172,46 @@ def test_an_adapter_is_loaded_by_the_code_of_its_readme(
     with torch.no_grad():
         assert torch.equal(found["model"].eval()(**given).logits, model.eval()(**given).logits)
     assert tuple(found["model"].config.id2label.values()) == LABELS
+
+
+BART = Family(
+    "bart", TEXT, {"model_type": "bart", "d_model": 32, "vocab_size": 300, "eos_token_id": 2, "pad_token_id": 1, **{
+        f"{part}_{name}": number for part in ("encoder", "decoder")
+        for name, number in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 64))
+    }},
+)  # fmt: skip
+XLNET = {"model_type": "xlnet", "d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64, "vocab_size": 300}
+DEIT = {**BY_NAME["vit"].config, "model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"]}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "family, targets, head",
+    [
+        (BART, "all-linear", {"classification_head"}),
+        (Family("xlnet", TEXT, XLNET), ("layer_1", "layer_2"), {"sequence_summary", "logits_proj"}),
+        (Family("deit", IMAGE, DEIT), "all-linear", {"cls_classifier", "distillation_classifier"}),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_the_head_of_a_finished_classifier_is_trained_whatever_its_name(
+    family: Family, targets: Any, head: set[str], tmp_path: Path
+) -> None:
+    """Bug: a head of another name than `classifier` stayed as it was, though said to be trained. PEFT loads it."""
+    plain = AUTO[family.task].from_config(configuration(model_request(family, dropout=True), LABELS))
+    plain.save_pretrained(tmp_path / "pretrained")
+    lora = Lora(r=2, targets=targets)
+    model, folder = exported(ModelRequest(task=family.task, source=str(tmp_path / "pretrained"), lora=lora), tmp_path)
+    saved = json.loads((folder / "adapter_config.json").read_text())["modules_to_save"]
+    assert set(saved) - {"classifier", "score"} == head  # PEFT adds its own to those of texts
+    whole = {name for name, each in model.named_parameters() if each.requires_grad and "lora_" not in name}
+    assert {name.split(".")[2] for name in whole} == head
+    given = batch(family, 3)
+    if family is BART:
+        given["input_ids"][:, -1], given["attention_mask"][:] = 2, 1  # it reads the one end token of a text
+    loaded = PeftModel.from_pretrained(plain, folder).eval()
+    with torch.no_grad():
+        assert torch.equal(loaded(**given).logits, model.eval()(**given).logits)
 
 
 @pytest.mark.parametrize(

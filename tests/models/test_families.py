@@ -51,7 +51,7 @@ def test_settings_of_a_text_part_are_found_and_set() -> None:
     nested = {"text_config": {"model_type": "qwen3_5_text", "vocab_size": 999, "max_position_embeddings": 77}}
     request = ModelRequest(task=LANGUAGE, config={"model_type": "qwen3_5", **nested})
     assert (input_spec(request).vocab_size, input_spec(request).max_positions) == (999, 77)
-    assert configuration(request).text_config.use_cache is False
+    assert configuration(request).use_cache is False
 
 
 def test_a_setting_that_differs_between_layers_can_be_given() -> None:

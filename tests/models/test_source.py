@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
@@ -24,9 +26,9 @@ from fleetune.models.source import (
     content_marks,
     pin_revision,
     source_folder,
-    weight_files,
     with_local_source,
 )
+from fleetune.models.weight_files import weight_files
 
 BERT = {
     "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -192,6 +194,46 @@ def test_a_name_that_the_hub_cannot_have_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(Refused, match="source 'owner/my model' is neither a folder here nor readable from the hub"):
         pin_revision(ModelRequest(task="causal-lm", source="owner/my model"))
+
+
+@pytest.mark.parametrize("names", ["one", "shards", "own"])
+def test_what_is_read_is_fetched_and_no_more(
+    names: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: Marian's, BERTweet's and ProphetNet's tokenizers stayed on the hub, and weights that other programs have
+    beside those of transformers (consolidated.safetensors, original/) were fetched and hashed, too."""
+    there = saved(tmp_path / "there", 1, shards="deep" if names == "shards" else "")
+    wanted = {"config.json", "source.spm", "target.spm", "bpe.codes", "prophetnet.tokenizer"}
+    if names == "own":
+        (there / "model.safetensors").rename(there / "consolidated.safetensors")
+        settings = json.loads((there / "config.json").read_text())
+        (there / "config.json").write_text(json.dumps({**settings, "transformers_weights": "consolidated.safetensors"}))
+    weights = {
+        "one": {"model.safetensors"},
+        "shards": {"model.safetensors.index.json", "deep/one.safetensors"},
+        "own": {"consolidated.safetensors"},
+    }[names]
+    (there / "original").mkdir()
+    for name in (*wanted, "consolidated.safetensors", "original/model.safetensors", "model.fp16.safetensors", "x.bin"):
+        if not (there / name).exists():
+            (there / name).write_bytes(b"x")
+    here = tmp_path / "here" / FIRST
+
+    def fetch(repo_id: str, allow_patterns: list[str], **options: object) -> str:
+        for path in sorted(path for path in there.rglob("*") if path.is_file()):
+            name = path.relative_to(there).as_posix()
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):
+                (here / name).parent.mkdir(parents=True, exist_ok=True)
+                (here / name).write_bytes(path.read_bytes())
+        return str(here)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    folder = source_folder(pin_revision(ModelRequest(task="sequence-classification", source=NAME)))
+    assert folder == here
+    assert {path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file()} == wanted | weights
+    assert {path.relative_to(here).as_posix() for path in weight_files(here)} == weights - {
+        "model.safetensors.index.json"
+    }
 
 
 def test_a_revision_may_be_asked_for(hub: Hub) -> None:

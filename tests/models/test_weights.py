@@ -18,7 +18,8 @@ from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.pretrained import Pretrained
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, skeleton
-from fleetune.models.source import configuration, source_folder, weight_files
+from fleetune.models.source import configuration, source_folder
+from fleetune.models.weight_files import weight_files
 from fleetune.models.weights import WeightReader
 from tests.support.models.instances import CPU, LABELS, recorded
 from tests.support.training.model_families import BY_NAME, TEXT, Family, model_request
