@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
