@@ -5,7 +5,7 @@ point does not depend on how the model is cut.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,14 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused
-from fleetune.models.pretrained import Pretrained, quiet
+from fleetune.models.pretrained import HEADS, Pretrained, quiet
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import adapter_folder, source_folder
 from fleetune.models.start_adapter import refuse_other_settings, setting
-from fleetune.models.weights import WeightReader, base_name, fill_model
+from fleetune.models.weights import MODULES_TO_SAVE, WeightReader, base_name, fill_model, pretrained_name
 
 FILE_MODE = 0o644
 INIT_WEIGHTS = "start.safetensors"
-MODULES_TO_SAVE = ".modules_to_save.default."
 PEFT_PREFIX = "base_model.model."
 
 
@@ -53,7 +52,7 @@ def write_init_weights(config: PretrainedConfig, request: ModelRequest, seed: in
         known = {**drawn, **pretrained.load(heads)} if heads and pretrained is not None else drawn
         tensors.update(_draw_adapters(whole, known, seed))
         if adapter is not None:
-            loaded = _load_adapters(adapter, whole, not predicts_tokens(request.task))
+            loaded = _load_adapters(adapter, whole, not predicts_tokens(request.task), heads)
             repeated = {base_name(name): loaded.pop(name) for name in list(loaded) if _is_base(name)}
             first = canonical_names(base)
             own = pretrained.load({first[name] for name in repeated}) if pretrained is not None else {}
@@ -116,11 +115,6 @@ def _pretrained_heads(whole: nn.Module, drawn: dict[str, torch.Tensor]) -> set[s
     return heads - set(drawn)
 
 
-def pretrained_name(name: str) -> str:
-    """Return the name that a tensor has in the pretrained model, also that of a trained copy beside adapters."""
-    return base_name(name.replace(MODULES_TO_SAVE, "."))
-
-
 def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
     """Return LoRA matrices as PEFT draws them (A Kaiming-uniform, B zero), and the trained copies of heads."""
     from peft.tuners.lora import LoraLayer
@@ -140,9 +134,12 @@ def _draw_adapters(whole: nn.Module, heads: dict[str, torch.Tensor], seed: int) 
     return found
 
 
-def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torch.Tensor]:
+def _load_adapters(folder: Path, whole: Any, classifies: bool, heads: Collection[str]) -> dict[str, torch.Tensor]:
     """Return the tensors of a PEFT adapter folder under the model's names; Refused if one has no place in it, or if
-    it lacks one that an adapter of the request has."""
+    it lacks one that an adapter of the request has.
+
+    heads: base names of what starts from the base's values. PEFT saves the heads of HEADS, and leaves others frozen.
+    """
     path = folder / "adapter_model.safetensors"
     try:
         stored = load_file(path)
@@ -171,7 +168,9 @@ def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torc
                 "its training diverged as lora.start"
             )
         found[matched] = tensor if _is_base(matched) else held
-    lacking = sorted(name for name in tensors if ("lora_" in name or MODULES_TO_SAVE in name) and name not in found)
+    frozen = {name for name in tensors if pretrained_name(name) in heads and not _is_usual_head(name)}
+    new = {name for name in tensors if "lora_" in name or MODULES_TO_SAVE in name}
+    lacking = sorted(new - frozen - found.keys())
     if lacking:
         raise Refused(
             f"{path}: holds nothing for {lacking[0]} ({len(lacking)} tensor(s) in all), which would start anew beside "
@@ -179,6 +178,10 @@ def _load_adapters(folder: Path, whole: Any, classifies: bool) -> dict[str, torc
             "or save the adapter again with all that was trained"
         )
     return found
+
+
+def _is_usual_head(name: str) -> bool:
+    return name.partition(MODULES_TO_SAVE)[0].rpartition(".")[2] in HEADS
 
 
 def _is_base(name: str) -> bool:

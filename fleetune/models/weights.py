@@ -14,6 +14,8 @@ from fleetune.errors import Refused
 from fleetune.models.nf4 import as_held
 from fleetune.models.pretrained import Pretrained, opened
 
+MODULES_TO_SAVE = ".modules_to_save.default."
+
 
 def base_name(name: str) -> str:
     """Return the name that a tensor of the model with adapters has in the model without them."""
@@ -21,6 +23,11 @@ def base_name(name: str) -> str:
     while ".base_layer." in plain:  # one for each adapted parameter of a module of experts
         plain = plain.replace(".base_layer.", ".")
     return plain.replace(".original_module.", ".")
+
+
+def pretrained_name(name: str) -> str:
+    """Return the name that a tensor has in the pretrained model, also that of a trained copy beside adapters."""
+    return base_name(name.replace(MODULES_TO_SAVE, "."))
 
 
 class WeightReader:
@@ -33,12 +40,15 @@ class WeightReader:
     def read(self, names: Collection[str]) -> dict[str, torch.Tensor]:
         """Return tensors by name, on the CPU; Refused if no file holds one. Nothing else is read into memory."""
         with opened(self._start) as file:
-            kept = set(file.keys())
-            found: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in names if name in kept}
-        wanted = {base_name(name): name for name in names if name not in kept}
+            kept = {name: name for name in file.keys()}
+            plain = {base_name(name): name for name in kept}
+            # an older version trained fewer modules whole, and its start has no copies of the others
+            held = {name: kept.get(name) or plain.get(pretrained_name(name)) for name in names}
+            found: dict[str, torch.Tensor] = {name: file.get_tensor(key) for name, key in held.items() if key}
+        wanted = {name: pretrained_name(name) for name in names if name not in found}
         if wanted and self._pretrained is not None:
-            loaded = self._pretrained.load(wanted)
-            found.update({wanted[name]: tensor for name, tensor in loaded.items()})
+            loaded = self._pretrained.load(set(wanted.values()))
+            found.update({name: loaded[plain] for name, plain in wanted.items() if plain in loaded})
         missing = sorted(set(names) - set(found))
         if missing:
             raise Refused(f"model: no file holds {missing[0]} (and {len(missing) - 1} more); the folder is incomplete")

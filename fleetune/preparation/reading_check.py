@@ -6,6 +6,7 @@ deals these out. Families that break this train without an error: an encoder tha
 it predicts, and XLNet takes the padding for the end of the text.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -73,9 +74,12 @@ def _changes(model: nn.Module, inputs: Tensors, labels: torch.Tensor, task: str)
         return changes
     try:
         with _in_float64(model):
-            return found({key: value.double() if value.is_floating_point() else value for key, value in inputs.items()})
+            again = found(
+                {key: value.double() if value.is_floating_point() else value for key, value in inputs.items()}
+            )
     except RuntimeError:  # a model that computes in one type alone
         return changes
+    return changes if any(map(math.isnan, again)) else again  # masks may be numbers of one type
 
 
 @contextmanager
@@ -145,7 +149,8 @@ def _of_later_tokens(model: nn.Module, inputs: Tensors, labels: torch.Tensor, ta
     said = _said(model, row)[:, :-1]
     twice = _said(model, {key: torch.cat([value, value]) for key, value in row.items()})[:1, :-1]
     change = _relative(_said(model, {**row, read: changed})[:, :-1], said)
-    return 0.0 if change <= ROUNDING * max(_relative(twice, said), epsilon) else change
+    rounding = ROUNDING * max(_relative(twice, said), epsilon)
+    return 0.0 if change <= min(rounding, _half_of_the_digits(model)) else change
 
 
 def _of_padding(model: nn.Module, inputs: Tensors, task: str) -> float:

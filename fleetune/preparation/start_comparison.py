@@ -15,13 +15,12 @@ from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import predicts_tokens
 from fleetune.errors import Refused, first_line
 from fleetune.formatting import gigabytes
-from fleetune.models.init_weights import MODULES_TO_SAVE, pretrained_name
 from fleetune.models.model_class import model_class
 from fleetune.models.pretrained import TEXT_PART, Pretrained, quiet
 from fleetune.models.skeleton import DTYPES, base_skeleton, canonical_names, skeleton
 from fleetune.models.source import adapter_folder, is_text_part, requested_configuration, source_folder
 from fleetune.models.weight_portions import portions
-from fleetune.models.weights import WeightReader
+from fleetune.models.weights import MODULES_TO_SAVE, WeightReader, pretrained_name
 
 HEADROOM = 1.2
 """Free memory that is needed, as a multiple of the model's weights."""

@@ -13,6 +13,8 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    DebertaV2Config,
+    DebertaV2ForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaModel,
@@ -88,6 +90,24 @@ def test_a_classifier_s_adapter_starts_with_its_head(base: Path) -> None:
     plain = AutoModelForSequenceClassification.from_pretrained(base, pad_token_id=0)
     theirs = PeftModel.from_pretrained(plain, base.parent / "adapter").eval()
     assert torch.equal(ours(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
+
+
+def test_what_peft_leaves_frozen_of_a_head_starts_from_the_base(tmp_path: Path) -> None:
+    """Bug: DeBERTa's pooler, which is trained whole here and not by PEFT, was asked of PEFT's adapter. A start that an
+    older version wrote, which did not train it either, is read, too."""
+    settings = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    made = DebertaV2ForSequenceClassification(DebertaV2Config(vocab_size=60, **settings))  # type: ignore[arg-type]
+    made.save_pretrained(base := tmp_path / "base")
+    targets = ["query_proj"]
+    theirs = adapted(base, AutoModelForSequenceClassification, targets, task_type="SEQ_CLS")
+    ours = start(base, targets, TEXT)
+    assert any("pooler.modules_to_save" in name for name, _ in ours.named_parameters())
+    assert torch.equal(ours(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
+    path = tmp_path / INIT_WEIGHTS
+    save_file({name: tensor for name, tensor in load_file(path).items() if "pooler" not in name}, path)
+    request = ModelRequest(task=TEXT, source=str(base), lora=Lora(r=2, alpha=16, targets=("query_proj",)))
+    older = initial_model(configuration(request, ("a", "b")), request, path)
+    assert torch.equal(older(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
 
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")  # PEFT's
