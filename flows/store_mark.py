@@ -21,7 +21,7 @@ from fleetune.store import Lock
 
 FILE, KEY = "made-here", "store-key"
 MACHINE = Path("/etc/machine-id")
-MOST_BYTES = 1000
+MOST_BYTES, MOST_MARKS = 1000, 12
 
 
 def is_made_here(home: Path) -> bool:
@@ -49,8 +49,12 @@ def check_made_here(home: Path) -> None:
 
 
 def mark_made_here(home: Path) -> None:
-    """Mark a store's folder of Prefect's files as this user's."""
-    if (text := " ".join(_marks(home))) and _read(home) != text:
+    """Mark a store's folder of Prefect's files as this user's; it stays that of other homes that have marked it, of
+    which each knows its own."""
+    marks = _marks(home)
+    others = [mark for mark in _read(home).split() if len(mark) == len(marks[0]) and mark not in marks] if marks else []
+    text = " ".join([*marks, *others][:MOST_MARKS])
+    if text and not {*marks} <= {*_read(home).split()}:
         write_durably(text.encode(), home / FILE, mode=0o600)
 
 

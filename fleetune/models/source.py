@@ -5,6 +5,8 @@ import dataclasses
 import hashlib
 import importlib.util
 import os
+from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,11 +184,10 @@ def _for_task(config: "PretrainedConfig", request: ModelRequest) -> "PretrainedC
 def content_digest(request: ModelRequest) -> str:
     """Return a digest of every file that the model may be read from."""
     digest = hashlib.sha256()
-    for folder in (source_folder(request), adapter_folder(request)):
-        for name, path in _model_files(folder) if folder is not None and folder.is_dir() else ():
-            digest.update(name.encode() + b"\0")
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+    for name, path in _read_files(request):
+        digest.update(name.encode() + b"\0")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 
@@ -195,11 +196,20 @@ def content_marks(request: ModelRequest) -> tuple[tuple[str, int, int, int, int]
     Files of packages and of the hub's cache can be changed as others can."""
     return tuple(
         (str(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        for folder in (source_folder(request), adapter_folder(request))
-        if folder is not None and folder.is_dir()
-        for _, path in _model_files(folder)
+        for _, path in _read_files(request)
         for found in (path.stat(),)
     )
+
+
+def _read_files(request: ModelRequest) -> Iterator[tuple[str, Path]]:
+    """Yield (relative name, path) of the files of a request's model and adapter. Of a name on the hub, those that are
+    fetched for it: other programs put more into the same snapshot of the cache."""
+    for folder in (source_folder(request), adapter_folder(request)):
+        found = _model_files(folder) if folder is not None and folder.is_dir() else []
+        if folder is not None and request.source and folder.resolve().parent.name == "snapshots":
+            patterns = (*SMALL_FILES, *weight_names(folder))
+            found = [(name, path) for name, path in found if any(fnmatch(name, pattern) for pattern in patterns)]
+        yield from found
 
 
 def _model_files(folder: Path) -> list[tuple[str, Path]]:

@@ -145,6 +145,20 @@ def test_a_file_that_was_touched_shows_wherever_the_model_lies(
     assert content_marks(request) != marks and content_digest(request) != before
 
 
+def test_what_others_put_into_a_snapshot_is_no_part_of_the_digest(hub: Hub) -> None:
+    """Bug: `hf download` of the same model while a run was at work added a README and weights of other programs, and
+    what had been trained was given up."""
+    request = pin_revision(ModelRequest(task="sequence-classification", source=NAME))
+    before, marks = content_digest(request), content_marks(request)
+    snapshot = source_folder(request) or Path()
+    for name in ("README.md", "consolidated.safetensors", "original/params.safetensors"):
+        (snapshot / name).parent.mkdir(exist_ok=True)
+        (snapshot / name).write_text("more")
+    assert (content_digest(request), content_marks(request)) == (before, marks)
+    (snapshot / "generation_config.json").write_text("{}")
+    assert content_digest(request) != before
+
+
 @pytest.mark.parametrize(
     ("fails", "kind", "says"),
     [

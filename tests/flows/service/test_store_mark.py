@@ -86,6 +86,16 @@ def test_what_is_taken_over_stays_so(tmp_path: Path, home_of: Callable[[str], No
     assert (home / "prefect.db").read_text() == "theirs"
 
 
+def test_a_store_of_two_homes_is_taken_over_once_by_each(tmp_path: Path, home_of: Callable[[str], None]) -> None:
+    """Bug: the mark of one home replaced that of the other, so that each change was asked about."""
+    home = used(tmp_path / "runs")
+    home_of("other")
+    claim_home(home, adopt=True)
+    for name in ("own", "other", "own"):
+        home_of(name)
+        begin(home)
+
+
 def test_an_own_store_that_was_moved_is_known_again(tmp_path: Path, home_of: Callable[[str], None]) -> None:
     """Renamed or put back from a backup, its folder or its place is what it was; a copy elsewhere is asked about."""
     home = used(tmp_path / "runs")
