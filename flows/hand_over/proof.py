@@ -4,10 +4,12 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.filesystem import file_digest
+from fleetune.models.rotary_settings import OLDER
 from fleetune.store import Store
 from flows.hand_over.export import ADAPTER, CARD, export
 from flows.hand_over.trained_run import trained_run
@@ -84,11 +86,23 @@ def _fault(there: Path, made: Path) -> str:
     settings = [json_io.parse_plain(path.read_bytes(), str(path)) for path in (there, made) if path.name in VERSIONED]
     if settings and all(isinstance(each, dict) for each in settings):
         then, now = (each.pop(VERSION, "unknown") for each in settings)
-        if json.dumps(settings[0], sort_keys=True) == json.dumps(settings[1], sort_keys=True):
-            return ""
-        if then != now:
-            return f"its content is another, but transformers {then} wrote it, and {now} is here: verify with {then}"
+        here, again = settings
+        if others := [key for key in sorted({*here, *again}) if not _alike(key, here.get(key), again.get(key))]:
+            names = ", ".join(others)
+            if then != now:
+                return (
+                    f"other settings ({names}), but transformers {then} wrote it, and {now} is here: verify with {then}"
+                )
+            return f"other settings ({names}) than a new export has, which an older version may have written"
+        return ""
     return "its content is another"
+
+
+def _alike(key: str, here: Any, again: Any) -> bool:
+    """Whether two files have the same value of a setting; one of rotary positions as transformers 4 has it, which
+    versions of ours repeat in other files, may be in one alone."""
+    repeated = key in (*OLDER, "rope_scaling") and None in (here, again)
+    return repeated or json.dumps(here, sort_keys=True) == json.dumps(again, sort_keys=True)
 
 
 def _is_entry(path: Path) -> bool:
