@@ -30,7 +30,7 @@ from fleetune.data.dialogues import (
 )
 from fleetune.data.images import Image, as_image
 from fleetune.data.public_words import Told, inside
-from fleetune.data.side_columns import SideColumns, check_kept
+from fleetune.data.side_columns import SideColumns, check_halves
 from fleetune.data.tables import DataSource, Table, row_place
 from fleetune.errors import Refused
 
@@ -144,7 +144,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
             check_answers(location, dialogue)
             yield Example(location=location, content=dialogue, label=None)
             continue
-        check_kept(location, values, source, spec)
+        check_halves(location, values, source, spec)
         if spec.task == SEQ2SEQ:
             pair = (PROMPT, ANSWER) if _has_pairs(table, source, spec) else (source.text_column, source.target_column)
             yield Example(location=location, content=read_pair(location, values, pair), label=None)
@@ -336,16 +336,16 @@ class Survey:
     """Height and width of the first image; (0, 0) for text."""
     dim: int
     """Number of images that are all but black, or all but white, in every pixel."""
-    notes: tuple[str, ...]
-    """Sentences on columns that are not read."""
-    empty: int
-    """Rows that are left out, since they hold an empty text."""
+    beside: SideColumns
+    """What is not read."""
 
 
-def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress) -> Survey:
-    """Read and validate every row once; Refused on the first bad row, and if there is no row."""
+def survey_tables(
+    tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress, beside: SideColumns
+) -> Survey:
+    """Read and validate every row once; Refused on the first bad row, and if there is no row. beside: sees each."""
     keys, labels, label_indices, shape, dim = array("Q"), dict[RawLabel, int](), array("q"), (0, 0), 0
-    hot, beside = True, SideColumns(source, spec)
+    hot = True
     for example in _all_examples(tables, source, spec, beside):
         keys.append(_content_key(example))
         if isinstance(example.label, tuple):
@@ -374,8 +374,7 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
         label_indices=np.frombuffer(label_indices, dtype=np.int64),
         image_shape=shape,
         dim=dim,
-        notes=tuple(beside.notes()),
-        empty=beside.empty,
+        beside=beside,
     )
 
 
@@ -385,7 +384,6 @@ def _all_examples(
     for table in tables:
         beside.begin(dialogue_format(table, source, spec), _has_pairs(table, source, spec))
         yield from examples(table, source, spec, beside)
-    beside.check()
 
 
 def _content_key(example: Example) -> int:

@@ -31,6 +31,7 @@ from fleetune.data.job import Preparation, SharedChoices
 from fleetune.data.labels import is_whole_number, spell_labels
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.data.public_words import Told, ToldAgain, public_words
+from fleetune.data.side_columns import SideColumns
 from fleetune.data.sources import checked_digest, content_digest, open_source, validate_data
 from fleetune.data.writer import ensure_data
 from fleetune.errors import FleetuneError, Refused, TryAgain
@@ -64,7 +65,7 @@ def public_labels(request: DataRequest, spec: InputSpec) -> tuple[str, ...]:
         return ()
     source = open_source(replace(request, local={}), spec.task)
     check_task(request, source, spec)
-    found = survey_tables((*source.train, *source.test), source, spec, ignore_progress)
+    found = survey_tables((*source.train, *source.test), source, spec, ignore_progress, SideColumns(source, spec))
     return tuple(dict.fromkeys(spell_labels(frozenset(found.labels), source).values()))
 
 
@@ -82,7 +83,8 @@ def survey(
     digest = content_digest(request)
     source = open_source(request, spec.task)
     check_task(request, source, spec)
-    found = survey_tables(source.train, source, spec, progress)
+    found = survey_tables(source.train, source, spec, progress, SideColumns(source, spec))
+    found.beside.check()
     names: tuple[str, ...] = ()
     if spec.task != "causal-lm":
         spelled = spell_labels(frozenset(found.labels), source)
