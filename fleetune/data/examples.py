@@ -130,7 +130,7 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
 def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColumns | None = None) -> Iterator[Example]:
     """Yield every row of a table as an Example, in order; Refused names the location of the first bad row.
 
-    Plain texts of causal-lm that are empty, as lines of files are, are left out. beside: sees each row.
+    Plain texts of causal-lm that are empty or null, as lines of files are, are left out. beside: sees each row.
     """
     format, folders = dialogue_format(table, source, spec), source.folders_of(table)
     names = table.class_names(source.label_column)
@@ -151,16 +151,17 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
             continue
         column = source.text_column if spec.is_text else source.image_column
         value = values.get(column)
+        empty = not value.strip() if isinstance(value, str) else value is None and column in values
+        if spec.task == "causal-lm" and empty:
+            if beside is not None:
+                beside.empty += 1
+            continue
         if value is None:
             raise Told(
                 "{location} has nothing in column {column!r}; fill it or leave the row out",
                 location=location,
                 column=column,
             )
-        if spec.task == "causal-lm" and isinstance(value, str) and not value.strip():
-            if beside is not None:
-                beside.empty += 1
-            continue
         content = (
             given_text(location, column, value) if spec.is_text else as_image(inside(location, column), value, *folders)
         )
