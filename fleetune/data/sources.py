@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
+from fleetune.data.data_cards import check_together
 from fleetune.data.examples import check_task, examples
 from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits
 from fleetune.data.image_folders import image_folder_source
@@ -162,6 +163,8 @@ def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ..
         return tuple(open_table(file) for file in splits.get(split, ()))
 
     tested, unlabelled_notes = labelled_split(splits, opened, request.label_column, task)
+    if folder is not None:
+        check_together(folder, {name: splits[name] for name in (TRAIN, tested) if name in splits})
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),
