@@ -8,7 +8,7 @@ import pytest
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.local_data import report_digest
-from fleetune.data.sources import content_digest
+from fleetune.data.sources import content_digest, validate_data
 from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
 from tests.support.data.samples import IMAGES, TEXT, json_lines, prepared, whole
@@ -106,3 +106,12 @@ def test_files_of_a_list_name_no_images(files: tuple[str, ...], tmp_path: Path) 
         prepared(
             tmp_path / "d", "", IMAGES, image_column="file_name", files=tuple(f"{tmp_path}/{name}" for name in files)
         )
+
+
+def test_a_refusal_cuts_what_is_no_path(tmp_path: Path) -> None:
+    """Bug: an image in base64 was printed whole, megabytes of it, as the path that it is not."""
+    source = json_lines(tmp_path / "r.jsonl", [{"image": "iVBO" * 100_000, "label": "a"}])
+    for given in ({"source": str(source)}, {"source": "", "files": (str(source),)}):
+        with pytest.raises(Refused, match="iVBOiVBO") as refused:
+            validate_data(DataRequest(**given), "image-classification")
+        assert len(str(refused.value)) < 1000
