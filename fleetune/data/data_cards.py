@@ -45,8 +45,7 @@ def other_splits(folder: Path, files: Collection[Path]) -> dict[Path, str]:
 
 
 def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
-    """Refuse files, by split, that a folder's card gives to several sets, to none, to train where they test, or to
-    several splits."""
+    """Refuse files, by split, that a folder's card gives to several sets, to none, or to train where they test."""
     sets = check_one_set(folder, [file for files in splits.values() for file in files])
     for given in sets.values():
         for name, files in splits.items():
@@ -61,13 +60,21 @@ def check_card(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
                     " and ".join(sorted(of_card[unlike[0]])) or "no part of the set",
                     do=LIST,
                 )
-            if not frozenset.intersection(*of_card.values()):
+
+
+def check_together(folder: Path, splits: Mapping[str, tuple[Path, ...]]) -> None:
+    """Refuse files that are read as one split, and that a folder's card gives to several."""
+    several = {name: files for name, files in splits.items() if len(files) > 1}
+    for given in check_one_set(folder, [file for files in several.values() for file in files]).values():
+        for name, files in several.items():
+            of_card = [given.get(file, frozenset()) for file in files]
+            if not frozenset.intersection(*of_card):
                 raise Told(
                     "{}: {} would be read as {} together, and its README.md has the splits {} of them; {do}",
                     folder,
                     _some(folder, files),
                     name,
-                    " and ".join(sorted(frozenset().union(*of_card.values()))),
+                    " and ".join(sorted(frozenset().union(*of_card))),
                     do=LIST,
                 )
 

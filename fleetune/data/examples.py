@@ -30,7 +30,7 @@ from fleetune.data.dialogues import (
 )
 from fleetune.data.images import Image, as_image
 from fleetune.data.public_words import Told, inside
-from fleetune.data.side_columns import SideColumns, check_kept
+from fleetune.data.side_columns import SideColumns, check_halves
 from fleetune.data.tables import DataSource, Table, row_place
 from fleetune.errors import Refused
 
@@ -130,7 +130,7 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
 def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColumns | None = None) -> Iterator[Example]:
     """Yield every row of a table as an Example, in order; Refused names the location of the first bad row.
 
-    Plain texts of causal-lm that are empty, as lines of files are, are left out. beside: sees each row.
+    Plain texts of causal-lm that are empty or null, as lines of files are, are left out. beside: sees each row.
     """
     format, folders = dialogue_format(table, source, spec), source.folders_of(table)
     names = table.class_names(source.label_column)
@@ -144,23 +144,24 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
             check_answers(location, dialogue)
             yield Example(location=location, content=dialogue, label=None)
             continue
-        check_kept(location, values, source, spec)
+        check_halves(location, values, source, spec)
         if spec.task == SEQ2SEQ:
             pair = (PROMPT, ANSWER) if _has_pairs(table, source, spec) else (source.text_column, source.target_column)
             yield Example(location=location, content=read_pair(location, values, pair), label=None)
             continue
         column = source.text_column if spec.is_text else source.image_column
         value = values.get(column)
+        empty = not value.strip() if isinstance(value, str) else value is None and column in values
+        if spec.task == "causal-lm" and empty:
+            if beside is not None:
+                beside.empty += 1
+            continue
         if value is None:
             raise Told(
                 "{location} has nothing in column {column!r}; fill it or leave the row out",
                 location=location,
                 column=column,
             )
-        if spec.task == "causal-lm" and isinstance(value, str) and not value.strip():
-            if beside is not None:
-                beside.empty += 1
-            continue
         content = (
             given_text(location, column, value) if spec.is_text else as_image(inside(location, column), value, *folders)
         )
@@ -336,16 +337,16 @@ class Survey:
     """Height and width of the first image; (0, 0) for text."""
     dim: int
     """Number of images that are all but black, or all but white, in every pixel."""
-    notes: tuple[str, ...]
-    """Sentences on columns that are not read."""
-    empty: int
-    """Rows that are left out, since they hold an empty text."""
+    beside: SideColumns
+    """What is not read."""
 
 
-def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress) -> Survey:
-    """Read and validate every row once; Refused on the first bad row, and if there is no row."""
+def survey_tables(
+    tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress, beside: SideColumns
+) -> Survey:
+    """Read and validate every row once; Refused on the first bad row, and if there is no row. beside: sees each."""
     keys, labels, label_indices, shape, dim = array("Q"), dict[RawLabel, int](), array("q"), (0, 0), 0
-    hot, beside = True, SideColumns(source, spec)
+    hot = True
     for example in _all_examples(tables, source, spec, beside):
         keys.append(_content_key(example))
         if isinstance(example.label, tuple):
@@ -374,8 +375,7 @@ def survey_tables(tables: tuple[Table, ...], source: DataSource, spec: InputSpec
         label_indices=np.frombuffer(label_indices, dtype=np.int64),
         image_shape=shape,
         dim=dim,
-        notes=tuple(beside.notes()),
-        empty=beside.empty,
+        beside=beside,
     )
 
 
@@ -385,7 +385,6 @@ def _all_examples(
     for table in tables:
         beside.begin(dialogue_format(table, source, spec), _has_pairs(table, source, spec))
         yield from examples(table, source, spec, beside)
-    beside.check()
 
 
 def _content_key(example: Example) -> int:

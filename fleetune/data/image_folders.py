@@ -1,7 +1,7 @@
 """Folders of images: a folder per class, below a folder per split where there are splits, as `imagefolder` has them."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,8 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
 
     Each subfolder is a class and includes its own subfolders. A folder whose name has a split word is a split if all
     others do too, or if it trains and has folders of classes. A folder that holds nothing but one other, of folders,
-    counts as that. Raises Refused for images that would not be read, for a split of one class that another lacks, and
-    if `needs_train` and none trains; a test split without classes is left out, and a note says so.
+    counts as that. Raises Refused for images that would not be read, for a test split that has no class of those that
+    train, and if `needs_train` and none trains; a test split without classes is left out, and a note says so.
     """
     if others := _images(folder, OTHER_IMAGES):
         raise Told(
@@ -103,7 +103,8 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
             place.path / TRAIN,
         )
     tested = tested_split(read)
-    _check_alike({name: read[name] for name in (TRAIN, tested) if name in read})
+    if TRAIN in read and tested:
+        _check_alike(read[TRAIN], tested, read[tested])
     tables = {name: tuple(_table(folder, one, request) for one in read.get(name, ())) for name in (TRAIN, tested)}
     return DataSource(
         train=tables[TRAIN],
@@ -115,15 +116,16 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
     )
 
 
-def _innermost(place: _Place, split: frozenset[str] = frozenset()) -> _Place:
-    """Go down from a folder that holds one folder of folders and nothing else, unless its name is that of a split; in
-    the folder of a split also to one of its own name."""
+def _innermost(place: _Place, split: frozenset[str] = frozenset(), classes: Collection[str] = frozenset()) -> _Place:
+    """Go down from a folder that holds one folder of folders and nothing else, unless its name is that of a split or of
+    a class; in the folder of a split also to one of its own name."""
     inside = place.folders
     only = inside[0] if len(inside) == 1 and not place.beside else None
     if only is None or split_names(only.path.name) - split:
         return place
     doubled = bool(split) and only.path.name == place.path.name
-    return place if only.beside and not doubled else _innermost(only, split)
+    stays = only.beside or only.path.name in classes
+    return place if stays and not doubled else _innermost(only, split, classes)
 
 
 def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
@@ -135,29 +137,30 @@ def _splits(place: _Place) -> dict[str, tuple[_Place, ...]]:
         _check_classes(place)
         return {TRAIN: (place,)}
     splits: dict[str, tuple[_Place, ...]] = {}
+    classes = {one: {each.path.name for each in _innermost(one, words).folders} for one, words in names.items()}
     for one, words in names.items():
         if len(words) != 1:
             raise _unclear(one, words)
-        (word,), inner = words, _innermost(one, words)
+        others = set().union(*(found for other, found in classes.items() if other is not one))
+        (word,), inner = words, _innermost(one, words, others)
         _check_beside(inner)
         splits[word] = (*splits.get(word, ()), inner)
     return splits
 
 
-def _check_alike(splits: Mapping[str, tuple[_Place, ...]]) -> None:
-    """Refuse a split of one class that another one lacks: its classes may lie in it, or beside it."""
-    classes = {name: {each.path.name for one in places for each in one.folders} for name, places in splits.items()}
-    for name, found in classes.items():
-        others = set().union(*(classes[other] for other in classes if other != name))
-        if len(found) == 1 and others and not found <= others:
-            raise Told(
-                "{}: {name} has one class, {}, and the others have {}; keep the images of each class of {name} in a "
-                "folder of its own, of the same names",
-                splits[name][0].path,
-                *found,
-                _listed(sorted(others)),
-                name=name,
-            )
+def _check_alike(train: tuple[_Place, ...], name: str, test: tuple[_Place, ...]) -> None:
+    """Refuse a test split that has no class of those that train: its classes may lie in it, or beside it."""
+    known, found = ({each.path.name for one in places for each in one.folders} for places in (train, test))
+    if known.isdisjoint(found):
+        raise Told(
+            "{}: none of the classes of {name} ({}) is one of {train} ({}); keep the images of each class in a folder "
+            "of its own, of the same name in both, or take {name} out of the folder",
+            test[0].path,
+            _listed(sorted(found)),
+            _listed(sorted(known)),
+            name=name,
+            train=TRAIN,
+        )
 
 
 def _check_classes(place: _Place) -> None:

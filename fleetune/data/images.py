@@ -100,7 +100,7 @@ def _resolve_inside(location: str, name: str, folder: Path | None, nearer: Path 
     if folder is None:
         raise Told(
             "{location}: holds the path {!r}; with paths, data.source must be the folder that has them",
-            name,
+            name[:LONGEST_NAME],
             location=location,
         )
     path = image_file(name, folder, nearer)

@@ -15,6 +15,7 @@ from fleetune.contracts.tasks import predicts_tokens
 from fleetune.data.examples import Example, Survey, examples, survey_tables
 from fleetune.data.prepared_data import TOKENIZER, LocalSource, SplitInfo
 from fleetune.data.public_words import ToldAgain
+from fleetune.data.side_columns import SideColumns
 from fleetune.data.splits import TEST, TRAIN, RowIndices, check_test_rows, shuffled, split_rows
 from fleetune.data.tables import DataSource, Table
 from fleetune.data.tokenization import for_training, own_tokenizer, save_tokenizer, with_chat_template, with_padding
@@ -99,19 +100,21 @@ class Written:
 
 def survey(job: Job) -> dict[str, Survey]:
     """Read and validate every row once; a survey by split that the source has."""
-    surveys = {TRAIN: survey_tables(job.source.train, job.source, job.spec, job.progress)}
+    beside = SideColumns(job.source, job.spec)
+    surveys = {TRAIN: survey_tables(job.source.train, job.source, job.spec, job.progress, beside)}
     if job.test_tables:
-        surveys[TEST] = survey_tables(job.test_tables, job.source, job.spec, job.progress)
+        surveys[TEST] = survey_tables(job.test_tables, job.source, job.spec, job.progress, beside)
+    beside.check()
     return surveys
 
 
 def column_notes(surveys: Mapping[str, Survey]) -> Iterator[str]:
-    """Sentences on columns that are not read, each once, and on rows that are not."""
-    yield from dict.fromkeys(note for one in surveys.values() for note in one.notes)
-    empty = sum(one.empty for one in surveys.values())
-    if empty:
-        rows = empty + sum(len(one.content_keys) for one in surveys.values())
-        yield f"{empty} of {rows} rows are left out: their text is empty"
+    """Sentences on columns that are not read, and on rows that are not."""
+    beside = surveys[TRAIN].beside
+    yield from beside.notes()
+    if beside.empty:
+        rows = beside.empty + sum(len(one.content_keys) for one in surveys.values())
+        yield f"{beside.empty} of {rows} rows are left out: their text is empty"
 
 
 def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> dict[str, RowIndices]:

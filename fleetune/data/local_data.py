@@ -31,6 +31,7 @@ from fleetune.data.job import Preparation, SharedChoices
 from fleetune.data.labels import is_whole_number, spell_labels
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.data.public_words import Told, ToldAgain, public_words
+from fleetune.data.side_columns import SideColumns
 from fleetune.data.sources import checked_digest, content_digest, open_source, validate_data
 from fleetune.data.writer import ensure_data
 from fleetune.errors import FleetuneError, Refused, TryAgain
@@ -55,7 +56,7 @@ class LocalSurvey:
 def report_digest(request: DataRequest, task: str) -> str:
     """Return the content digest of a source that can serve the task. Refused: it cannot."""
     validate_data(replace(request, test_samples=None), task)
-    return content_digest(request)
+    return content_digest(request, images=not InputSpec(task=task).is_text)
 
 
 def public_labels(request: DataRequest, spec: InputSpec) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ def public_labels(request: DataRequest, spec: InputSpec) -> tuple[str, ...]:
         return ()
     source = open_source(replace(request, local={}), spec.task)
     check_task(request, source, spec)
-    found = survey_tables((*source.train, *source.test), source, spec, ignore_progress)
+    found = survey_tables((*source.train, *source.test), source, spec, ignore_progress, SideColumns(source, spec))
     return tuple(dict.fromkeys(spell_labels(frozenset(found.labels), source).values()))
 
 
@@ -79,16 +80,18 @@ def survey(
         raise Told(
             "data.local: {task} cannot be learned from data that stay on devices; give data.source", task=spec.task
         )
-    digest = content_digest(request)
+    images = not spec.is_text
+    digest = content_digest(request, images)
     source = open_source(request, spec.task)
     check_task(request, source, spec)
-    found = survey_tables(source.train, source, spec, progress)
+    found = survey_tables(source.train, source, spec, progress, SideColumns(source, spec))
+    found.beside.check()
     names: tuple[str, ...] = ()
     if spec.task != "causal-lm":
         spelled = spell_labels(frozenset(found.labels), source)
         names = tuple(dict.fromkeys(name for label, name in spelled.items() if label in found.labels))
         _check_labels(source.label_column, found, spelled, known_labels)
-    return LocalSurvey(digest=checked_digest(request, digest), samples=len(found.content_keys), labels=names)
+    return LocalSurvey(digest=checked_digest(request, digest, images), samples=len(found.content_keys), labels=names)
 
 
 def prepare(asked: Preparation, folder: Path) -> LocalSource:
@@ -97,7 +100,7 @@ def prepare(asked: Preparation, folder: Path) -> LocalSource:
     Returns what may be reported, with an empty device. Refused: images of another shape than all have agreed on.
     """
     assert asked.shared is not None and asked.expected_digest is not None, "all devices have been surveyed"
-    digest = content_digest(asked.request)
+    digest = content_digest(asked.request, images=not asked.spec.is_text)
     if digest != asked.expected_digest:
         raise ToldAgain("its data were changed after this run surveyed them; start the run again")
     ensure_data(asked, folder)

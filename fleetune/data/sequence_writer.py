@@ -15,6 +15,7 @@ from fleetune.data.messages import ASSISTANT
 from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
 from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
+from fleetune.data.side_columns import SideColumns
 from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
 from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays
 from fleetune.data.written_chats import DATE, TELLS_DATE
@@ -104,7 +105,8 @@ def write_documents(job: Job) -> Written:
     source, request = job.source, job.request
     tokenizer = saved_tokenizer(job)
     texts = [str(one.content) for table in source.train for one in examples(table, source, job.spec)]
-    keys = survey_tables(source.train, source, job.spec, job.progress).content_keys
+    beside = SideColumns(source, job.spec)
+    keys = survey_tables(source.train, source, job.spec, job.progress, beside).content_keys
     splits, arrays = [], {}
     limits = (request.train_samples, request.test_samples)
     dealt = (np.arange(len(texts)),) if job.asked.shared is not None else split_rows(request, keys, job.seed)

@@ -10,7 +10,6 @@ from fleetune.contracts.tasks import SEQ2SEQ
 from fleetune.data.dialogues import (
     ANSWER,
     BESIDE_TEXTS,
-    INPUT,
     INSTRUCTION,
     MESSAGE_COLUMNS,
     PROMPT,
@@ -23,22 +22,10 @@ from fleetune.data.tables import DataSource
 
 LABEL = "label"
 """Column in which rows for KTO, as TRL and ms-swift have them, say whether their answer is a good one."""
-PARTNERS = {
-    "premise": ("hypothesis",),
-    "hypothesis": ("premise",),
-    "question": ("sentence", "passage", "context"),
-    "sentence": ("question",),
-    "context": ("question",),
-    "passage": ("question", "query"),
-    "query": ("passage", "document"),
-    "document": ("query",),
-    "claim": ("evidence",),
-    "evidence": ("claim",),
-    INSTRUCTION: (INPUT, "context"),
-}
-"""Column of one part of a text that others have in two -> those of the other part."""
+PARTNERS = {"premise": "hypothesis", "hypothesis": "premise"}
+"""Column of one half of a pair of texts -> that of the other, where their names do not tell it."""
 NUMBERED = str.maketrans("12ab", "21ba")
-"""Last letters of the columns of two parts, such as sentence1 and sentence2."""
+"""Last letters of the columns of two halves, such as sentence1 and sentence2."""
 MOST = 100
 """Names, and sets of them, that are kept: rows of JSON may each have others."""
 
@@ -50,21 +37,11 @@ def own_columns(source: DataSource, spec: InputSpec) -> frozenset[str]:
     )
 
 
-def check_kept(location: str, values: Mapping[str, Any], source: DataSource, spec: InputSpec) -> None:
-    """Refuse a row of a text or an image that a flag takes out of training, or of whose two texts one is not read."""
-    own = own_columns(source, spec)
-    for name in FLAGS:
-        if name in values and name not in own and is_flag(spelled(values[name]), 0):
-            raise Told(
-                "{location}: column {name!r} is {!r}, and rows are not weighed; leave out the row, or the column if it "
-                "means something else",
-                values[name],
-                location=location,
-                name=name,
-            )
+def check_halves(location: str, values: Mapping[str, Any], source: DataSource, spec: InputSpec) -> None:
+    """Refuse a row of a pair of texts, such as two sentences to be compared, of which one is not read."""
     if not spec.is_text or spec.task == "causal-lm" or source.text_column not in values:
         return
-    others = _partners(source.text_column.lower())
+    own, others = own_columns(source, spec), _partners(source.text_column.lower())
     for name, value in values.items():
         if name.lower() in others and name not in own and isinstance(value, str) and value.strip():
             raise Told(
@@ -78,9 +55,10 @@ def check_kept(location: str, values: Mapping[str, Any], source: DataSource, spe
 
 @cache
 def _partners(column: str) -> frozenset[str]:
-    """Columns, in small letters, that have the other part of what a column has."""
-    numbered = column[:-1] + column[-1:].translate(NUMBERED)
-    return frozenset({*PARTNERS.get(column, ()), f"{column}_pair", numbered} - {column})
+    """Columns, in small letters, that have the other half of what a column has; a number is no name of a half."""
+    stem = column[:-1]
+    numbered = stem + column[-1:].translate(NUMBERED) if stem.strip("0123456789") else column
+    return frozenset({PARTNERS.get(column, column), f"{column}_pair", numbered} - {column})
 
 
 class SideColumns:
@@ -91,8 +69,8 @@ class SideColumns:
         self._source, self._spec, self._own = source, spec, frozenset[str]()
         self._format: str | None = None
         self._rated = False
-        self._zero: str | None = None
-        self._classes = False
+        self._taken_out = dict[str, tuple[str, Any]]()
+        self._quantities = set[str]()
         self.empty = 0
         """Rows of which no text is learned, because it is empty; whoever reads them counts."""
         self._known = set[tuple[tuple[str, ...], tuple[str, ...]]]()
@@ -111,19 +89,31 @@ class SideColumns:
         names = tuple(name for name, value in values.items() if not isinstance(value, str | None) or value)
         if (names, texts) not in self._known:
             self._note(names, texts)
-        if not self._rated or values.get(LABEL) in (None, ""):
-            return
-        label = spelled(values[LABEL])
-        if label is False:
-            raise _bad(location)
-        if is_flag(label, 0):
-            self._zero = self._zero or location
-        self._classes = self._classes or not (is_flag(label, 0) or is_flag(label, 1))
+        for name in () if self._format else FLAGS:
+            value = spelled(values.get(name))
+            if is_flag(value, 0):
+                self._taken_out.setdefault(name, (location, values[name]))
+            elif name in names and not is_flag(value, 1) and str(value) != "nan":
+                self._quantities.add(name)
+        if self._rated and spelled(values.get(LABEL)) is False:
+            raise Told(
+                "{location}: column {label!r} says that its answer is a bad one, as in data for KTO, and it would be "
+                "learned as a good one; leave out such rows, or the column if it means something else",
+                location=location,
+                label=LABEL,
+            )
 
     def check(self) -> None:
-        """Refuse labels that were 0 and 1, or 0 alone; among others, 0 is a class."""
-        if self._zero is not None and not self._classes:
-            raise _bad(self._zero)
+        """Refuse rows that a flag takes out of training; beside other numbers, 0 is one of them."""
+        for name, (location, value) in self._taken_out.items():
+            if name not in self._quantities | self._own:
+                raise Told(
+                    "{location}: column {name!r} is {!r}, and rows are not weighed; leave out the row, or the column "
+                    "if it means something else",
+                    value,
+                    location=location,
+                    name=name,
+                )
 
     def notes(self) -> Iterator[str]:
         """Sentences if rows have messages or completions beside the text that is read, or other columns that are not:
@@ -154,12 +144,3 @@ class SideColumns:
                 self._others.setdefault(other, named)
                 left = unread_columns(texts, other)
         yield from (name for name in names if name not in self._own and (name in BESIDE_TEXTS or name in left))
-
-
-def _bad(location: str) -> Told:
-    return Told(
-        "{location}: column {label!r} says that its answer is a bad one, as in data for KTO, and it would be learned "
-        "as a good one; leave out such rows, or the column if it means something else",
-        location=location,
-        label=LABEL,
-    )

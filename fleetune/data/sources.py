@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import BUILT_IN, DataRequest
+from fleetune.data.data_cards import check_together
 from fleetune.data.examples import check_task, examples
 from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits
 from fleetune.data.image_folders import image_folder_source
@@ -55,6 +56,8 @@ BUILTIN_COLUMNS = {"digits": ("image", "label"), "docstrings": ("text", "label")
 
 NAMING = (".csv", ".json", ".jsonl")
 """Files that may be a source by themselves and name images, which then count for its digest."""
+LONGEST_PATH, MAX_REPEATED = 4096, 1000
+"""Characters of a path that systems open, and images whose digests are kept for rows that name them again."""
 
 
 def open_source(request: DataRequest, task: str) -> DataSource:
@@ -160,6 +163,8 @@ def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ..
         return tuple(open_table(file) for file in splits.get(split, ()))
 
     tested, unlabelled_notes = labelled_split(splits, opened, request.label_column, task)
+    if folder is not None:
+        check_together(folder, {name: splits[name] for name in (TRAIN, tested) if name in splits})
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),
@@ -270,22 +275,22 @@ DATA_VERSION = 8
 """Increased whenever this package would prepare different arrays from the same source."""
 
 
-def content_digest(request: DataRequest) -> str:
+def content_digest(request: DataRequest, images: bool = True) -> str:
     """sha256 (hex) over the bytes of the request's source and of images it names, its chat template, and DATA_VERSION.
 
     Reads every byte on every call, because size and modification time do not reveal an edit in place. Includes the
     file names of a folder, without files that `newest_files` leaves unread, and the versions of the packages that ship
-    a built-in set.
+    a built-in set. images: False if texts are read, so that a table by itself names none.
     """
-    digest = _source_digest(request)
+    digest = _source_digest(request, images)
     if isinstance(request.validation, str):
-        digest = _digest_of("validation", digest, _source_digest(validation_request(request)))
+        digest = _digest_of("validation", digest, _source_digest(validation_request(request), images))
     if request.chat_template is not None:
         digest = _digest_of("chat template", digest, _file_digest(Path(request.chat_template)))
     return digest
 
 
-def _source_digest(request: DataRequest) -> str:
+def _source_digest(request: DataRequest, images: bool) -> str:
     if request.files:
         splits = listed_splits(listed_files(request)).items()
         named = (f"{split}\0{file.name}\0{_file_digest(file)}" for split, files in splits for file in files)
@@ -300,7 +305,8 @@ def _source_digest(request: DataRequest) -> str:
     if path is None:
         return _digest_of("hub", hub_digest(request))
     if path.is_file():
-        return _digest_of("file", path.suffix.lower(), _file_digest(path), *_named_images(request, path))
+        pictures = _named_images(request, path) if images and path.suffix.lower() in NAMING else []
+        return _digest_of("file", path.suffix.lower(), _file_digest(path), *pictures)
     older = _older_files(request, path)
     kept = (file for file in path.rglob("*") if file.is_file() and file not in older)
     names = sorted(file.relative_to(path).as_posix() for file in kept)
@@ -308,16 +314,18 @@ def _source_digest(request: DataRequest) -> str:
 
 
 def _named_images(request: DataRequest, path: Path) -> list[str]:
-    """Paths and digests of the images that a file of text names in its image column, which lie beside or below it."""
+    """One digest of all images that a file of text names in its image column, which lie beside or below it; empty if
+    there is none."""
+    found, digest = hashlib.sha256(), functools.lru_cache(maxsize=MAX_REPEATED)(_file_digest)
+    none = found.hexdigest()
     try:
-        table = open_table(path) if path.suffix.lower() in NAMING else None
-        if table is None or request.image_column not in table.columns:
-            return []
-        named = {value for _, row in table.rows() if isinstance(value := row.get(request.image_column), str)}
+        for _, row in open_table(path).rows():
+            name = row.get(request.image_column)
+            if isinstance(name, str) and len(name) <= LONGEST_PATH and (file := image_file(name, path.parent)):
+                found.update(json.dumps((name, digest(file))).encode())
     except Refused:  # whoever reads the rows tells it
         return []
-    files = {name: image_file(name, path.parent) for name in sorted(named)}
-    return [f"{name}\0{_file_digest(file)}" for name, file in files.items() if file is not None]
+    return [found.hexdigest()] if found.hexdigest() != none else []
 
 
 def _has_files(path: Path | None) -> bool:
@@ -333,12 +341,12 @@ def _older_files(request: DataRequest, folder: Path) -> frozenset[Path]:
     return frozenset(file for name, files in splits.items() for file in files if file not in kept[name])
 
 
-def checked_digest(request: DataRequest, expected: str | None) -> str:
+def checked_digest(request: DataRequest, expected: str | None, images: bool = True) -> str:
     """Return the content digest; TryAgain if the source is a file or folder, and `expected` is another digest.
 
     The digests of built-in sets and hub names depend on the versions and caches of a machine, so they are not compared.
     """
-    digest = content_digest(request)
+    digest = content_digest(request, images)
     local = request.source not in BUILTIN_SOURCES and not _is_remote(request.source)
     if local and expected is not None and digest != expected:
         raise ToldAgain(

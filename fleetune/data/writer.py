@@ -100,7 +100,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
             labels=written.labels,
             splits=written.splits,
             source=source_name(request),
-            digest=checked_digest(request, asked.expected_digest),
+            digest=checked_digest(request, asked.expected_digest, images=not spec.is_text),
             seed=asked.seed,
             pad_token_id=written.pad_token_id,
             notes=(

@@ -138,6 +138,30 @@ def test_splits_of_the_card_are_not_merged(split: str, other: str, tmp_path: Pat
     check(source)
 
 
+MATCHED = """configs:
+- data_files:
+  - {split: train, path: train.jsonl}
+  - {split: validation_matched, path: validation_matched.jsonl}
+  - {split: validation_mismatched, path: validation_mismatched.jsonl}
+  - {split: test, path: test.jsonl}
+"""
+
+
+def test_splits_of_the_card_that_are_not_read_may_be_several(tmp_path: Path) -> None:
+    """Bug: two validation splits refused a folder whose test split is tested on; without labels in that, they would be
+    read as one, and are refused."""
+    names = ("train.jsonl", "validation_matched.jsonl", "validation_mismatched.jsonl", "test.jsonl")
+    source = folder(tmp_path / "set", MATCHED, *names)
+    assert (
+        "of the splits of set, test is tested on; not read: validation" in prepared(tmp_path / "d", source).info.notes
+    )
+    json_lines(tmp_path / "set" / "test.jsonl", [{**row, "label": -1} for row in FRUITS])
+    with pytest.raises(
+        Refused, match="as validation together, .* has the splits validation_matched and validation_mis"
+    ):
+        check(source)
+
+
 def test_a_split_that_is_part_of_another_is_read_with_it(tmp_path: Path) -> None:
     """Files that are all in one split of the card are that split, whatever else some of them are in."""
     card = ONE.replace("[./a.jsonl, more]", "a*.jsonl\n  - {split: train_small, path: a1.jsonl}")

@@ -1,5 +1,6 @@
 """Folders of images within folders of a split: what lies in them are classes, and never the split itself."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -48,23 +49,37 @@ def test_a_doubled_folder_without_classes_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "says"),
+    ("names", "classes"),
     [
-        (("train/cat/1.npy", "train/dog/1.npy", "test/all/1.npy"), "set/test: test has one class, all, and the others"),
-        (
-            ("train/all/1.npy", "test/cat/1.npy", "test/dog/1.npy"),
-            "train: train has one class, all, and the .* cat, dog",
-        ),
-        (
-            ("train/cat/1.npy", "train/dog/1.npy", "test/train/a/1.npy"),
-            "test has one class, train, and the others have",
-        ),
+        (("train/cat/1.npy", "train/dog/1.npy", "test/cat/in/1.npy", "test/cat/out/1.npy"), ("cat", "dog")),
+        (("train/v2/cat/1.npy", "train/v2/dog/1.npy", "test/cat/in/1.npy", "test/cat/out/1.npy"), ("cat", "dog")),
+        (("train/cat/1.npy", "train/dog/1.npy", "test/cat/2022/1.npy"), ("cat", "dog")),
+        (("train/good/cam1/1.npy", "train/good/cam2/1.npy", "test/good/1.npy", "test/bad/1.npy"), ("bad", "good")),
     ],
 )
-def test_a_split_of_one_class_of_its_own_is_refused(names: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    """Such a class is a folder of which nobody knows what it stands for; one that both splits have may be alone."""
+def test_the_only_class_of_a_split_may_hold_folders(
+    names: tuple[str, ...], classes: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Bug: where a split had one class, the folders in it were taken for the classes, and cameras or years learned."""
+    data = prepared(tmp_path / "d", pictures(tmp_path / "set", *names), IMAGES)
+    assert (data.labels, data.size("train")) == (classes, 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("test/all/1.npy",), r"set/test: none of the classes of test \(all\) is one of train \(cat, dog\)"),
+        (("test/chat/1.npy", "test/chien/1.npy"), r"none of the classes of test \(chat, chien\) is one of train"),
+        (("test/train/a/1.npy",), r"none of the classes of test \(train\) .* in both, or take test out of the folder"),
+    ],
+)
+def test_a_test_split_of_other_classes_is_refused(names: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    """Nobody knows what such folders stand for, as the one that other programs ask for where images have no labels; it
+    may be taken out, and a split may have a part of the classes."""
+    trains = ("train/cat/1.npy", "train/dog/1.npy", "train/dog/2.npy", "train/cat/2.npy", "train/cat/3.npy")
     with pytest.raises(Refused, match=says):
-        prepared(tmp_path / "d", pictures(tmp_path / "set", *names), IMAGES)
-    fine = [name for name in names if "all" not in name and "test/train" not in name]
-    fine += ["train/cat/2.npy", "train/dog/2.npy", "test/cat/3.npy"]
-    assert prepared(tmp_path / "e", pictures(tmp_path / "fine", *fine), IMAGES).labels == ("cat", "dog")
+        prepared(tmp_path / "d", pictures(tmp_path / "set", *trains, *names), IMAGES)
+    shutil.rmtree(tmp_path / "set" / "test")
+    assert prepared(tmp_path / "e", tmp_path / "set", IMAGES).labels == ("cat", "dog")
+    fine = pictures(tmp_path / "fine", *trains, "test/cat/3.npy")
+    assert prepared(tmp_path / "f", fine, IMAGES).labels == ("cat", "dog")

@@ -1,14 +1,17 @@
 """Images by their paths in a table: each is read where the table is, or below the folder of the source."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data.sources import content_digest
+from fleetune.data.local_data import report_digest
+from fleetune.data.sources import content_digest, validate_data
+from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
-from tests.support.data.samples import IMAGES, json_lines, prepared, whole
+from tests.support.data.samples import IMAGES, TEXT, json_lines, prepared, whole
 
 
 def table(place: Path, first: int, below: str = "") -> Path:
@@ -69,6 +72,32 @@ def test_a_table_may_be_the_source_of_the_images_beside_it(tmp_path: Path) -> No
         levels(tmp_path / "d", "train", lower)
 
 
+def test_rows_of_texts_name_no_images(tmp_path: Path) -> None:
+    """Bug: each row of a file of texts was parsed for its digest, and what a column `image` named counted for it."""
+    source = table(tmp_path / "set", 0)
+    rows = [{"text": f"text {n}", "image": f"{n}.npy", "label": "ab"[n % 2]} for n in range(6)]
+    request = DataRequest(source=str(json_lines(source, rows)))
+    found = []
+    for task in ("sequence-classification", "image-classification"):
+        found.append(report_digest(request, task))
+        np.save(tmp_path / "set" / "3.npy", np.full((8, 8), len(found), dtype=np.uint8))
+        found.append(report_digest(request, task))
+    assert (found[0] == found[1], found[2] == found[3]) == (True, False)
+    prepare_data(request, TEXT, tmp_path / "d", 0, expected_digest=found[0])
+
+
+def test_images_in_rows_are_not_kept_for_the_digest(tmp_path: Path) -> None:
+    """Bug: the digest of a table by itself held each text of its column of images at once, also images in base64."""
+    rows = [{"image": f"{n}" * 100_000, "label": "a"} for n in range(10, 110)]
+    request = DataRequest(source=str(json_lines(tmp_path / "r.jsonl", rows)))
+    tracemalloc.start()
+    try:
+        content_digest(request)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("files", [("set/metadata.jsonl",), ("set/*.jsonl",)])
 def test_files_of_a_list_name_no_images(files: tuple[str, ...], tmp_path: Path) -> None:
     """Images that a file of a list names would count for no digest, so that they are refused."""
@@ -77,3 +106,12 @@ def test_files_of_a_list_name_no_images(files: tuple[str, ...], tmp_path: Path) 
         prepared(
             tmp_path / "d", "", IMAGES, image_column="file_name", files=tuple(f"{tmp_path}/{name}" for name in files)
         )
+
+
+def test_a_refusal_cuts_what_is_no_path(tmp_path: Path) -> None:
+    """Bug: an image in base64 was printed whole, megabytes of it, as the path that it is not."""
+    source = json_lines(tmp_path / "r.jsonl", [{"image": "iVBO" * 100_000, "label": "a"}])
+    for given in ({"source": str(source)}, {"source": "", "files": (str(source),)}):
+        with pytest.raises(Refused, match="iVBOiVBO") as refused:
+            validate_data(DataRequest(**given), "image-classification")
+        assert len(str(refused.value)) < 1000
