@@ -19,7 +19,7 @@ from fleetune.store.runs import EVALUATION, REFUSED
 from flows import api, configs
 from flows.context import RunContext, StageSelection
 from flows.form import AS_GIVEN
-from flows.promoted_start import in_this_store
+from flows.promoted_start import in_this_store, is_continued
 from flows.runner import Runner
 from flows.tracking import StageEvent
 from stages.catalog import EVALUATE, PREPARE
@@ -110,14 +110,16 @@ class Reevaluation:
             rerun=self.past.id,
             force=self.force,
             beside=EVALUATION,
-            trained_on=None if given["data"] == trained else _seen(context, trained, given["data"]),
+            trained_on=None if given["data"] == trained else _seen(context, self.config.model, trained, given["data"]),
         )
         return Runner(context, self.config, selection)
 
 
-def _seen(context: RunContext, trained: str, scored: str) -> int | str:
+def _seen(context: RunContext, model: ModelRequest, trained: str, scored: str) -> int | str:
     """How many samples of the data `scored` were trained on, or why that is not known."""
     store = context.store
+    if is_continued(model):
+        return "it began as the model of an earlier run"
     if not trained or not store.has("data", trained):
         return "the data that it was trained on are gone from the store"
 
