@@ -328,7 +328,7 @@ def _older_files(request: DataRequest, folder: Path) -> frozenset[Path]:
     """Data files that `newest_files` leaves unread."""
     if request.newest_files is None:
         return frozenset()
-    splits, _ = folder_splits(folder)
+    splits, _ = folder_splits(folder, needs_train=not request.only_tested)
     kept = newest(request, splits)
     return frozenset(file for name, files in splits.items() for file in files if file not in kept[name])
 

@@ -105,6 +105,32 @@ def test_the_data_that_are_named_are_scored_whole(
     assert found.title.endswith("held.csv" if validation == "{held}" else "new.csv")
 
 
+def test_named_data_are_no_window(store: Store, tmp_path: Path) -> None:
+    """Bug: of a folder that was named, the newest files were scored, and a file was refused for a key of the past run;
+    a window that is asked for is taken."""
+    past = trained_run(store)
+    data = replace(past.config.data, source=str(tmp_path), newest_files=7)
+    store.runs.save(replace(past, config=replace(past.config, data=data)))
+    (tmp_path / "new.csv").write_text("text,label\na,b\n")
+    for changes, newest in (
+        ((f"data.source={tmp_path / 'new.csv'}",), None),
+        ((f"data.files=[{tmp_path / 'new.csv'}]",), None),
+        ((f"data.source={tmp_path}", "data.newest_files=3"), 3),
+        (("data.max_length=48",), 7),
+    ):
+        assert reevaluation(EvaluationRequest(run="demo", changes=changes), store).config.data.newest_files == newest
+
+
+@pytest.mark.parametrize(("changes", "samples"), [((), 7), (("data.streaming=false",), None)])
+def test_a_stream_keeps_its_number_of_rows(changes: tuple[str, ...], samples: int | None, store: Store) -> None:
+    """Bug: a file that was named in place of a stream was not scored whole, but as many rows of it."""
+    past = trained_run(store)
+    data = replace(past.config.data, source="owner/set", streaming=True, train_samples=9, test_samples=7)
+    store.runs.save(replace(past, config=replace(past.config, data=data)))
+    found = reevaluation(EvaluationRequest(run="demo", changes=(*changes, "data.source=owner/other")), store)
+    assert found.config.data.test_samples == samples
+
+
 def test_the_number_of_samples_that_were_trained_on(store: Store, tmp_path: Path) -> None:
     """The evaluation is told it by the data that the checkpoint was trained on, also of a run that evaluated before;
     of the data of its training it counts itself, and of data that are gone, or a model that began as an earlier run's,
