@@ -143,7 +143,7 @@ def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> D
     has_files = _has_files(path)
     check_has_files(request, has_files)
     if path is None:
-        return hub_source(request, task)
+        return hub_source(request, task, needs_train)
     if not path.is_dir():
         return _tables(request, task, {TRAIN: (path,)}, path.parent if path.suffix.lower() in NAMING else None)
     pictures = None if has_files else image_folder_source(path, request, needs_train)
