@@ -26,6 +26,11 @@ def start_digest(model: ModelRequest) -> str:
     return _digest(_start(model))
 
 
+def is_continued(model: ModelRequest) -> bool:
+    """True if a model starts from one that an earlier run trained, or its LoRA adapter is put on such a one."""
+    return any(_digest(path or "") for path in (model.source, model.lora and model.lora.start))
+
+
 def check_start(model: ModelRequest) -> None:
     """Refuse a start in a store, whichever it is, that is not what was stored there."""
     if digest := start_digest(model):

@@ -16,16 +16,16 @@ from fleetune.data.seen_samples import seen_samples
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from fleetune.store.runs import EVALUATION, REFUSED
-from flows import api, configs
+from flows import api, configs, yaml_file
 from flows.context import RunContext, StageSelection
 from flows.form import AS_GIVEN
-from flows.promoted_start import in_this_store
+from flows.promoted_start import in_this_store, is_continued
 from flows.runner import Runner
 from flows.tracking import StageEvent
 from stages.catalog import EVALUATE, PREPARE
 
 SHOWN_LABELS = 4
-DATA_FILES = "data.files"
+DATA_FILES, STREAMING = "data.files", "data.streaming"
 
 
 @record
@@ -57,16 +57,17 @@ def _whole(changes: Sequence[str], past: DataRequest) -> list[str]:
 
     A test split of theirs is, where they have one, and a share where the changes ask for one.
     """
-    keys = {change.partition("=")[0].strip() for change in changes}
-    named = keys & {configs.DATA_SOURCE, DATA_FILES}
+    keys = {key.strip(): value for key, _, value in (change.partition("=") for change in changes)}
+    named = keys.keys() & {configs.DATA_SOURCE, DATA_FILES}
     if not named and configs.DATA_VALIDATION not in keys:
         return []
-    test = [] if past.streaming else ["data.test_samples=null"]  # a stream reads no more than it is asked for
+    streaming = past.streaming if STREAMING not in keys else yaml_file.parse(keys[STREAMING], STREAMING) is True
+    test = [] if streaming else ["data.test_samples=null"]  # a stream reads no more than it is asked for
     if not named:
         return test
     share = "null" if "data.test_fraction" in keys else "1.0"
     place = f"{DATA_FILES}=[]" if configs.DATA_SOURCE in named else f"{configs.DATA_SOURCE}=''"
-    return [place, f"{configs.DATA_VALIDATION}={share}", *test]
+    return [place, f"{configs.DATA_VALIDATION}={share}", "data.newest_files=null", *test]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +111,16 @@ class Reevaluation:
             rerun=self.past.id,
             force=self.force,
             beside=EVALUATION,
-            trained_on=None if given["data"] == trained else _seen(context, trained, given["data"]),
+            trained_on=None if given["data"] == trained else _seen(context, self.config.model, trained, given["data"]),
         )
         return Runner(context, self.config, selection)
 
 
-def _seen(context: RunContext, trained: str, scored: str) -> int | str:
+def _seen(context: RunContext, model: ModelRequest, trained: str, scored: str) -> int | str:
     """How many samples of the data `scored` were trained on, or why that is not known."""
     store = context.store
+    if is_continued(model):
+        return "it began as the model of an earlier run"
     if not trained or not store.has("data", trained):
         return "the data that it was trained on are gone from the store"
 

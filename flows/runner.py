@@ -27,7 +27,7 @@ from flows import attempt, promotion, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
-from flows.promoted_start import check_start, move_note
+from flows.promoted_start import check_start, is_continued, move_note
 from flows.provenance import version_of
 from flows.receipt import write_receipt
 from flows.tracking import FollowedStages, RunTracker, StageEvent
@@ -69,6 +69,7 @@ class Runner:
             dirty=run.dirty,
             settings=yaml_file.text(self._plain),
             trained_on=selection.trained_on,
+            continued=is_continued(config.model),
         )
         self.selection = selection
         self.rerun_of = selection.rerun or ""

@@ -42,6 +42,7 @@ def evaluate(context: StageContext) -> None:
             course=events.course,
             settings=context.task.facts.settings,
             trained_on=context.task.facts.trained_on,
+            continued=context.task.facts.continued,
             progress=context.channel.progress,
             note=context.channel.note,
         )

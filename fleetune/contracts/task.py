@@ -30,6 +30,8 @@ class RunFacts:
     trained_on: int | str | None = None
     """Of the samples that are scored, those that the model was trained on, or why that is not known; None: the data are
     those of its training."""
+    continued: bool = False
+    """The model began as that of an earlier run, whose data are not compared with those that are scored."""
 
     def listed(self, run: str) -> dict[str, str]:
         """Label -> text of every fact that is known, for a report; `run` is the run's id."""

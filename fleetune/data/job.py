@@ -102,7 +102,9 @@ def survey(job: Job) -> dict[str, Survey]:
     """Read and validate every row once; a survey by split that the source has."""
     beside = SideColumns(job.source, job.spec)
     surveys = {TRAIN: survey_tables(job.source.train, job.source, job.spec, job.progress, beside)}
-    if job.test_tables:
+    if job.test_tables is job.source.train:
+        surveys[TEST] = surveys[TRAIN]
+    elif job.test_tables:
         surveys[TEST] = survey_tables(job.test_tables, job.source, job.spec, job.progress, beside)
     beside.check()
     return surveys
@@ -128,6 +130,8 @@ def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> dict[str, RowIndices
     else:
         train, test = split_rows(request, surveys[TRAIN].content_keys, seed)
     check_test_rows(request, len(test))
+    if request.only_tested and not predicts_tokens(job.spec.task):  # of which a single one may hold none to learn
+        train = np.arange(1)
     return {TRAIN: train[: request.train_samples], TEST: test[: request.test_samples]}
 
 

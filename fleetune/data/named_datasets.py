@@ -23,7 +23,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.class_features import loaded_names
 from fleetune.data.labelled_split import labelled_split
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TRAIN, split_names, unread_notes
+from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, tested_split, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable, without_nulls
 from fleetune.errors import TryAgain, first_line
 from fleetune.hub import COMMIT, DATASET, HubRefusal, HubSilence, commit_of
@@ -138,15 +138,27 @@ class HubTable:
             yield number, without_nulls(values)
 
 
-def hub_source(request: DataRequest, task: str) -> DataSource:
-    """Open the data set's train split and its test split (validation if there is no test); a note names the others."""
-    splits = _with_train(request.source, _load(request.source, request.streaming))
+def hub_source(request: DataRequest, task: str, needs_train: bool = True) -> DataSource:
+    """Open the data set's train split and its test split (validation if there is no test); a note names the others.
+
+    Unless `needs_train`, a test split is enough.
+    """
+    given = _load(request.source, request.streaming)
+    splits = _by_words(given)
+    if TRAIN not in splits and (needs_train or not tested_split(splits)):
+        raise Told(
+            "data: {source} has the splits {}; one must be called train, or be the only one with this word in its "
+            "name. Else download the set, list what trains in data.files, and name what is tested on in "
+            "data.validation",
+            ", ".join(given),
+            source=request.source,
+        )
     test, unlabelled_notes = labelled_split(
         splits, lambda split: (_first_labels(request, split, splits[split]),), request.label_column, task
     )
     train_rows, test_rows = streamed_rows(request, bool(test)) if request.streaming else (None, None)
     return DataSource(
-        train=(_hub_table(f"{request.source} (train)", splits["train"], train_rows),),
+        train=(_hub_table(f"{request.source} (train)", splits[TRAIN], train_rows),) if TRAIN in splits else (),
         test=(_hub_table(f"{request.source} ({test})", splits[test], test_rows),) if test else (),
         text_column=request.text_column,
         image_column=request.image_column,
@@ -156,18 +168,14 @@ def hub_source(request: DataRequest, task: str) -> DataSource:
     )
 
 
-def _with_train(source: str, splits: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The splits, of which the only one whose name has the word is called train."""
-    named = [name for name in splits if split_names(name) == {TRAIN}]
-    if TRAIN in splits or len(named) == 1:
-        train = TRAIN if TRAIN in splits else named[0]
-        return {TRAIN if name == train else name: split for name, split in splits.items()}
-    raise Told(
-        "data: {source} has the splits {}; one must be called train, or be the only one with this word in its name. "
-        "Else download the set, list what trains in data.files, and name what is tested on in data.validation",
-        ", ".join(splits),
-        source=source,
-    )
+def _by_words(splits: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The splits, of which the only one whose name has the word train is called so, and alike for each test split."""
+    called = dict[str, str]()
+    for word in (TRAIN, *TEST_NAMES):
+        named = [name for name in splits if split_names(name) == {word}]
+        if word not in splits and len(named) == 1:
+            called[named[0]] = word
+    return {called.get(name, name): split for name, split in splits.items()}
 
 
 def _first_labels(request: DataRequest, split: str, dataset: Any) -> HubTable:

@@ -22,17 +22,19 @@ def seen_samples(trained: PreparedData, scored: PreparedData, progress: Progress
     if any(others.get(name) != shape for name, shape in inputs.items()):
         return "it was trained on samples of another length or size"
     rows, done = trained.size(TRAIN) + scored.size(TEST), 0
-    seen, found = set[bytes](), 0
-    for data, split in ((trained, TRAIN), (scored, TEST)):
+    tested: list[list[bytes]] = []
+    known, seen = set[bytes](), set[bytes]()  # only of what is tested on: much more may be trained on
+    for data, split in ((scored, TEST), (trained, TRAIN)):
         for hashes in _hashes(data, split, tuple(inputs)):
-            if split == TRAIN:
-                seen.update(hashes)
+            if split == TEST:
+                tested.append(hashes)
+                known.update(hashes)
             else:
-                found += not seen.isdisjoint(hashes)
+                seen.update(known.intersection(hashes))
             done += 1
             if done % CHUNK_ROWS == 0 or done == rows:
                 progress("looking for samples that were trained on", done, rows, "samples")
-    return found
+    return sum(not seen.isdisjoint(hashes) for hashes in tested)
 
 
 def _inputs(data: PreparedData, split: str) -> dict[str, tuple[str, tuple[int, ...]]]:

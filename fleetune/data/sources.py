@@ -146,7 +146,7 @@ def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> D
     has_files = _has_files(path)
     check_has_files(request, has_files)
     if path is None:
-        return hub_source(request, task)
+        return hub_source(request, task, needs_train)
     if not path.is_dir():
         return _tables(request, task, {TRAIN: (path,)}, path.parent if path.suffix.lower() in NAMING else None)
     pictures = None if has_files else image_folder_source(path, request, needs_train)
@@ -336,7 +336,7 @@ def _older_files(request: DataRequest, folder: Path) -> frozenset[Path]:
     """Data files that `newest_files` leaves unread."""
     if request.newest_files is None:
         return frozenset()
-    splits, _ = folder_splits(folder)
+    splits, _ = folder_splits(folder, needs_train=not request.only_tested)
     kept = newest(request, splits)
     return frozenset(file for name, files in splits.items() for file in files if file not in kept[name])
 

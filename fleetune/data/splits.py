@@ -202,7 +202,7 @@ def newest(request: DataRequest, splits: Mapping[str, tuple[Path, ...]]) -> dict
     Numbers in names count as such: day-10 is newer than day-9. Raises Refused for files in several folders, unless the
     names of all folders have numbers (2026/11), if their names and their folders disagree on which files are newest.
     """
-    if request.newest_files is None:
+    if request.newest_files is None or TRAIN not in splits:  # all may be tested on
         return dict(splits)
     ordered = sorted(splits[TRAIN], key=lambda file: [_in_order(part) for part in file.parts])
     kept = ordered[-request.newest_files :]

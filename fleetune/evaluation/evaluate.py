@@ -60,6 +60,8 @@ class EvaluationTask:
     """The run's whole config as text, for the report."""
     trained_on: int | str | None = None
     """As in RunFacts."""
+    continued: bool = False
+    """As in RunFacts."""
     progress: Progress = ignore_progress
     note: Callable[[str], None] = lambda sentence: None
 
@@ -173,9 +175,10 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     trained = load_result(task.checkpoint_folder, task.model_folder, task.model, task.note)
     after = score(trained, data, scoring, "trained model")
     before = score(_before(task), data, scoring, "untrained model")
-    seen = seen_samples(data, data, task.progress) if task.trained_on is None else task.trained_on
+    of_training = task.trained_on is None and not task.continued
+    seen = seen_samples(data, data, task.progress) if of_training else task.trained_on
     metrics = replace(
-        compare(task, before, after, data.size(scoring.split)), trained_on=None if isinstance(seen, str) else seen
+        compare(task, before, after, data.size(scoring.split)), trained_on=seen if isinstance(seen, int) else None
     )
     if told := _trained_on(task, metrics):
         task.note(told)

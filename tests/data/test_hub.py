@@ -20,7 +20,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.named_datasets import HubTable
 from fleetune.data.sources import content_digest, pinned_request, validate_data
 from fleetune.errors import Refused, TryAgain
-from tests.support.data.samples import FRUITS, TEXT, prepared, texts, whole
+from tests.support.data.samples import FRUITS, TEXT, json_lines, prepared, texts, whole
 
 NAMES = ["pear", "apple"]
 FEATURES = {"text": {"dtype": "string", "_type": "Value"}, "label": {"names": NAMES, "_type": "ClassLabel"}}
@@ -221,7 +221,7 @@ def test_the_only_split_that_may_train_is_taken(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *name, **options: splits))
     data = prepared(tmp_path / "d", "owner/fruits")
     assert (data.size("train"), data.size("test"), data.info.notes) == (14, 6, ())
-    for names in (["train_sft", "train_gen", "test"], ["all", "test"]):
+    for names in (["train_sft", "train_gen", "test_sft"], ["all", "test"]):
         monkeypatch.setitem(
             sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, names=names, **__: dict.fromkeys(names))
         )
@@ -229,6 +229,47 @@ def test_the_only_split_that_may_train_is_taken(tmp_path: Path, monkeypatch: pyt
             Refused, match=f"has the splits {', '.join(names)}; one must be .* list what trains in data.f"
         ):
             prepared(tmp_path / "e", "owner/fruits")
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes", "said"),
+    [
+        (("train_sft", "test_sft"), (14, 6), ""),
+        (("train", "validation_sft"), (14, 6), ""),
+        (("train_sft", "test_sft", "test_gen"), (11, 3), "train is read; not read: test_sft, test_gen"),
+    ],
+)
+def test_the_only_split_that_may_be_tested_on_is_taken(
+    names: tuple[str, ...], sizes: tuple[int, int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a test split with a longer name was not read, though a folder of the same files was tested on it; of
+    several, none is taken by chance."""
+    cache = tmp_path / "cached.arrow"
+    cache.write_bytes(b"rows")
+    splits = {name: Split(FRUITS[:14] if number == 0 else FRUITS[14:], cache) for number, name in enumerate(names)}
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *name, **options: splits))
+    data = prepared(tmp_path / "d", "owner/fruits")
+    assert (data.size("train"), data.size("test")) == sizes
+    assert data.info.notes == ((f"of the splits of owner/fruits, {said}",) if said else ())
+
+
+@pytest.mark.parametrize("name", ["test", "validation_sft"])
+def test_a_set_that_only_has_a_test_split_is_tested_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: by its name it was refused, unlike its clone; a training on it still is, and so is one without either."""
+    cache = tmp_path / "cached.arrow"
+    cache.write_bytes(b"rows")
+    splits = {name: Split(FRUITS, cache)}
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *name, **options: splits))
+    assert prepared(tmp_path / "d", "owner/fruits", validation=1.0).size("test") == 20
+    beside = prepared(tmp_path / "e", json_lines(tmp_path / "own.jsonl", FRUITS[:9]), validation="owner/fruits")
+    assert (beside.size("train"), beside.size("test")) == (9, 20)
+    with pytest.raises(Refused, match=f"has the splits {name}; one must be called train"):
+        prepared(tmp_path / "f", "owner/fruits")
+    splits["all"] = splits.pop(name)
+    with pytest.raises(Refused, match="has the splits all; one must be called train"):
+        prepared(tmp_path / "g", "owner/fruits", validation=1.0)
 
 
 @pytest.mark.usefixtures("asked")

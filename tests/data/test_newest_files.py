@@ -51,6 +51,13 @@ def test_no_window_tests_on_what_another_trained_on(days: Path, tmp_path: Path) 
     assert 10 <= late.size("test") <= 40, "about a fifth"
 
 
+def test_a_folder_without_training_files_has_no_window(days: Path, tmp_path: Path) -> None:
+    """Bug: a folder of test files that is only tested on ended in a traceback."""
+    for day in DAYS:
+        (days / f"{day}.jsonl").rename(days / f"test-{day}.jsonl")
+    assert prepared(tmp_path / "d", days, newest_files=1, validation=1.0).size("test") == 160
+
+
 def test_test_files_stay(days: Path) -> None:
     """Where the folder has test files, the window moves over the train files only."""
     for day in DAYS:

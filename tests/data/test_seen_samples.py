@@ -1,5 +1,6 @@
 """Samples that are scored and were trained on are counted, or it is said why they cannot be."""
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,22 @@ def test_sequences_that_samples_share(tmp_path: Path) -> None:
     )
     assert seen_samples(old, old) == 0
     assert 0 < int(seen_samples(old, new)) <= new.size("test")
+
+
+def test_what_is_held_in_memory_is_of_the_test_split(tmp_path: Path) -> None:
+    """Bug: every evaluation held a hash of each training sample, of which there may be many millions."""
+    rows = [{"text": f"{word} {n}", "label": "no" if n % 2 else "yes"} for word in "abcde" for n in range(2000)]
+    (tmp_path / "rows").mkdir()
+    for split, part in (("train", rows), ("test", rows[:40])):
+        json_lines(tmp_path / "rows" / f"{split}.jsonl", part)
+    data = prepared(tmp_path / "d", tmp_path / "rows", max_length=8)
+    tracemalloc.start()
+    try:
+        assert seen_samples(data, data) == 40
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 60 * len(rows), "a hash takes more"
 
 
 def changed(data: PreparedData, **fields: Any) -> PreparedData:

@@ -140,8 +140,22 @@ def test_all_is_tested_on(files: tuple[str, ...], size: int, shelves: Path, tmp_
     request = DataRequest(source=str(source), validation=1.0, max_length=24)
     validate_data(request, "sequence-classification")
     data = made(tmp_path / "d", request)
-    assert data.size("test") == size and data.size("train") > 0
+    assert (data.size("train"), data.size("test")) == (1, size)
     assert not any("train" in note for note in data.info.notes)
+
+
+def test_what_is_only_tested_is_prepared_once(tmp_path: Path) -> None:
+    """Bug: all rows were read and prepared twice, of which nothing was used but the test split."""
+    told: dict[str, list[float]] = {}
+    rows = [{"text": f"{n}", "label": "no" if n % 2 else "yes"} for n in range(2100)]
+    path = json_lines(tmp_path / "rows.jsonl", rows)
+    request = DataRequest(source=str(path), validation=1.0, max_length=24)
+
+    def progress(what: str, done: float, total: float, unit: str = "", detail: str = "") -> None:
+        told.setdefault(what, []).append(done)
+
+    prepare_data(request, TEXT, tmp_path / "d", 0, progress)
+    assert told["reading data"] == [2000] and max(told["preparing data"]) == 2101
 
 
 def test_of_chats_all_is_tested_on(tmp_path: Path) -> None:

@@ -39,6 +39,13 @@ def test_texts_of_one_token_are_left_out(endless: InputSpec, tmp_path: Path) -> 
         assert np.all((whole(data, split)["labels"][:, 1:] != IGNORE_INDEX).any(axis=1))
 
 
+def test_one_of_those_that_are_only_tested_may_come_first(endless: InputSpec, tmp_path: Path) -> None:
+    """Its row is not the one that stands for what is trained on, which would be refused."""
+    source = json_lines(tmp_path / "r.jsonl", [{"text": "a" if n < 19 else f"text {n}"} for n in range(20)])
+    data = prepared(tmp_path / "d", source, endless, validation=1.0)
+    assert texts(data, "test") == ["text 19"]
+
+
 def test_many_samples_are_copied_in_their_order(
     endless: InputSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,15 @@ def test_samples_that_were_trained_on_are_told(
     assert re.search(said, " ".join(told)) and re.search(said, page) and bool(told) == bool(said)
 
 
+def test_of_a_model_that_went_on_from_an_earlier_one_nothing_is_claimed(tmp_path: Path) -> None:
+    """Bug: what the earlier run had trained on was called not trained on, since only data of the last were compared."""
+    task = replace(finished(tmp_path, WHOLE), continued=True)
+    trained(task)
+    assert evaluate(task).trained_on is None
+    page = (task.output / "report.html").read_text()
+    assert "score on 13 samples<" in page and "27 samples to train on" in page
+
+
 def test_test_rows_that_are_training_rows_are_counted(tmp_path: Path) -> None:
     """Bug: the report of a run whose test split repeats rows of training called them not trained on."""
     rows = [{"text": f"number {n}", "label": LABELS[n % 3]} for n in range(40)]

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import Lora
+from fleetune.contracts.task import StageTask
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.seen_samples import seen_samples
-from fleetune.errors import Refused
+from fleetune.errors import Refused, TryAgain
+from fleetune.launching import Command, Job
 from fleetune.store import RunRecord, StageRecord, Store
 from flows.context import RunContext, StageSelection
 from flows.past_runs import load_results
@@ -101,9 +105,36 @@ def test_the_data_that_are_named_are_scored_whole(
     assert found.title.endswith("held.csv" if validation == "{held}" else "new.csv")
 
 
+def test_named_data_are_no_window(store: Store, tmp_path: Path) -> None:
+    """Bug: of a folder that was named, the newest files were scored, and a file was refused for a key of the past run;
+    a window that is asked for is taken."""
+    past = trained_run(store)
+    data = replace(past.config.data, source=str(tmp_path), newest_files=7)
+    store.runs.save(replace(past, config=replace(past.config, data=data)))
+    (tmp_path / "new.csv").write_text("text,label\na,b\n")
+    for changes, newest in (
+        ((f"data.source={tmp_path / 'new.csv'}",), None),
+        ((f"data.files=[{tmp_path / 'new.csv'}]",), None),
+        ((f"data.source={tmp_path}", "data.newest_files=3"), 3),
+        (("data.max_length=48",), 7),
+    ):
+        assert reevaluation(EvaluationRequest(run="demo", changes=changes), store).config.data.newest_files == newest
+
+
+@pytest.mark.parametrize(("changes", "samples"), [((), 7), (("data.streaming=false",), None)])
+def test_a_stream_keeps_its_number_of_rows(changes: tuple[str, ...], samples: int | None, store: Store) -> None:
+    """Bug: a file that was named in place of a stream was not scored whole, but as many rows of it."""
+    past = trained_run(store)
+    data = replace(past.config.data, source="owner/set", streaming=True, train_samples=9, test_samples=7)
+    store.runs.save(replace(past, config=replace(past.config, data=data)))
+    found = reevaluation(EvaluationRequest(run="demo", changes=(*changes, "data.source=owner/other")), store)
+    assert found.config.data.test_samples == samples
+
+
 def test_the_number_of_samples_that_were_trained_on(store: Store, tmp_path: Path) -> None:
     """The evaluation is told it by the data that the checkpoint was trained on, also of a run that evaluated before;
-    of the data of its training it counts itself, and of data that are gone it is not known."""
+    of the data of its training it counts itself, and of data that are gone, or a model that began as an earlier run's,
+    it is not known."""
     rows = [{"text": f"{n}", "label": "no" if n % 2 else "yes"} for n in range(40)]
     path = json_lines(tmp_path / "rows.jsonl", rows)
     made = [prepared(tmp_path / f"{share}", path, validation=share).folder for share in (0.2, 0.5, 1.0)]
@@ -124,8 +155,56 @@ def test_the_number_of_samples_that_were_trained_on(store: Store, tmp_path: Path
         again = StageRecord(stage="evaluate", key="2" * 64, state="done", inputs=dict(runner.given))
         store.runs.save(replace(past, id="demo-3", stages=(again,)))
         assert reevaluation(EvaluationRequest(run="demo-3"), store).runner(context).selection.trained_on == number
+    model = store.local / "artifacts" / "checkpoint" / ("e" * 32) / "model"
+    model.mkdir(parents=True)
+    for changed in (
+        replace(past.config.model, source=str(model), config=None),
+        replace(past.config.model, lora=Lora(targets=("q",), start=str(model.with_name("adapter")))),
+    ):
+        store.runs.save(replace(past, id="demo-3", config=replace(past.config, model=changed), stages=(again,)))
+        known = reevaluation(EvaluationRequest(run="demo-3"), store).runner(context).selection.trained_on
+        assert known == "it began as the model of an earlier run"
+    store.runs.save(replace(past, id="demo-3", stages=(again,)))
     store.storage.remove(f"artifacts/data/{trained}")
     assert "gone" in str(reevaluation(EvaluationRequest(run="demo-3"), store).runner(context).selection.trained_on)
+
+
+@pytest.mark.parametrize(
+    ("source", "start", "continued"),
+    [
+        (None, None, False),
+        ("{other}/model", None, False),
+        ("{kept}/model", None, True),
+        ("{kept}/model", "", True),
+        ("{other}/model", "{kept}/adapter", True),
+    ],
+)
+def test_stages_are_told_of_a_model_that_an_earlier_run_began(
+    source: str | None, start: str | None, continued: bool, root: Path, world: World
+) -> None:
+    """Bug: rows that the earlier run had trained on counted as not trained on. So it is with its model, adapters on its
+    model, and its adapter."""
+    places = {"kept": root / "artifacts" / "checkpoint" / ("e" * 32), "other": root}
+    source, begun = (text and text.format(**places) for text in (source, start))
+    for text in filter(None, (source, begun)):
+        Path(text).mkdir(parents=True)
+    lora = None if begun is None else Lora(targets=("q",), start=begun or None)
+    config = world.config()
+    config = replace(config, model=replace(config.model, source=source, config=None, lora=lora)) if source else config
+    told: list[bool] = []
+
+    class Telling:
+        """A launcher that starts nothing."""
+
+        def start(self, command: Command) -> Job:
+            """Note what the stage would be told."""
+            path = next(path for path in command.reads if path.name == "task.json")
+            told.append(json_io.read(StageTask, path).facts.continued)
+            raise TryAgain("no stage is started here")
+
+    with pytest.raises(TryAgain, match="no stage is started"):
+        run_without_prefect(Runner(replace(toy_context(root), launcher=Telling()), config, StageSelection()))
+    assert set(told) == {continued}
 
 
 @pytest.mark.parametrize(
