@@ -247,9 +247,10 @@ def check_symlinks(folder: Path, owner: str) -> None:
 
 def _blobs(place: Path) -> Path | None:
     """The hub cache's folder with the files of the snapshot `place`; None if `place` is not a snapshot."""
-    return place.parents[1] / "blobs" if _is_snapshot(place) else None
+    return place.parents[1] / "blobs" if is_hub_snapshot(place) else None
 
 
-def _is_snapshot(place: Path) -> bool:
+def is_hub_snapshot(place: Path) -> bool:
+    """True for the folder of a commit in the hub's cache."""
     above = place.parents
     return len(above) > 1 and above[0].name == "snapshots" and bool(REPOSITORY.fullmatch(above[1].name))

@@ -59,9 +59,10 @@ def _pinned_local(source: str) -> str:
 
 def data_content(config: RunConfig) -> str:
     """Digest of every byte of the run's data; Refused when they cannot be read."""
+    from fleetune.contracts.input_spec import InputSpec
     from fleetune.data.sources import content_digest
 
-    return content_digest(config.data)
+    return content_digest(config.data, images=not InputSpec(task=config.model.task).is_text)
 
 
 def local_data_content(config: RunConfig) -> str:

@@ -13,6 +13,7 @@ from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.tasks import predicts_number
 from fleetune.data.prepared_data import INFO, PIXELS, TOKENIZER, DataInfo, PreparedData
 from fleetune.data.seen_samples import seen_samples
+from fleetune.data.sources import is_hub_name
 from fleetune.errors import Refused
 from fleetune.store import RunRecord, Store
 from fleetune.store.runs import EVALUATION, REFUSED
@@ -62,6 +63,9 @@ def _whole(changes: Sequence[str], past: DataRequest) -> list[str]:
     if not named and configs.DATA_VALIDATION not in keys:
         return []
     streaming = past.streaming if STREAMING not in keys else yaml_file.parse(keys[STREAMING], STREAMING) is True
+    here = DATA_FILES in named or not is_hub_name(keys.get(configs.DATA_SOURCE, "").strip().strip("'\""))
+    if named and here and STREAMING not in keys:  # only sets on the hub are streams
+        return [f"{STREAMING}=false", *_whole([*changes, f"{STREAMING}=false"], past)]
     test = [] if streaming else ["data.test_samples=null"]  # a stream reads no more than it is asked for
     if not named:
         return test

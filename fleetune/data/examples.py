@@ -30,7 +30,7 @@ from fleetune.data.dialogues import (
 )
 from fleetune.data.images import Image, as_image
 from fleetune.data.public_words import Told, inside
-from fleetune.data.side_columns import SideColumns, check_halves
+from fleetune.data.side_columns import SideColumns, check_halves, is_empty_text
 from fleetune.data.tables import DataSource, Table, row_place
 from fleetune.errors import Refused
 
@@ -151,8 +151,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
             continue
         column = source.text_column if spec.is_text else source.image_column
         value = values.get(column)
-        empty = not value.strip() if isinstance(value, str) else value is None and column in values
-        if spec.task == "causal-lm" and empty:
+        if spec.task == "causal-lm" and is_empty_text(values, column):
             if beside is not None:
                 beside.empty += 1
             continue

@@ -53,10 +53,12 @@ def map_labels(
     known: tuple[str, ...],
     others: Iterable[str] = (),
     least: int = 2,
+    several: bool = False,
 ) -> LabelMapping:
     """Assign class ids to the labels found in a source; `known` are the model's classes, empty for a new head.
 
     found: label -> its rows. others: names of labels in sources that lie elsewhere; all together are sorted then.
+    several: a sample may have several labels.
     Raises Refused for fewer than `least` labels, for names mixed with integers, and for columns of fractions.
     """
     table_name, column = source.train[0].name, source.label_column
@@ -86,7 +88,7 @@ def map_labels(
             *unknown_notes,
             *_case_notes(union),
             *_missing_notes(union),
-            *_joined_notes(union, several=least == 1),
+            *_joined_notes(union, several=several),
         ),
     )
 

@@ -61,6 +61,15 @@ def _partners(column: str) -> frozenset[str]:
     return frozenset({PARTNERS.get(column, column), f"{column}_pair", numbered} - {column})
 
 
+def is_empty_text(values: Mapping[str, Any], column: str) -> bool:
+    """Whether a row has an empty text, or null in its place and no messages or completions that could be meant."""
+    value = values.get(column)
+    if value is None:
+        filled = [name for name, other in values.items() if other and name != column]
+        return column in values and row_format(filled, column, None) is None
+    return isinstance(value, str) and not value.strip()
+
+
 class SideColumns:
     """What the rows of tables have beside what is read, gathered row by row: a later row may have more columns."""
 

@@ -94,7 +94,7 @@ def _replaced_notes(request: DataRequest, opened: DataSource) -> tuple[str, ...]
 def validation_request(request: DataRequest) -> DataRequest:
     """The request of the source that is tested on (`data.validation`)."""
     assert isinstance(request.validation, str)
-    streaming = request.streaming and _is_remote(request.validation)
+    streaming = request.streaming and is_hub_name(request.validation)
     return replace(
         request,
         source=request.validation,
@@ -132,7 +132,7 @@ def listed_files(request: DataRequest) -> tuple[Path, ...]:
 
 
 def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> DataSource:
-    if request.streaming and not _is_remote(request.source):
+    if request.streaming and not is_hub_name(request.source):
         raise Told(
             "data: streaming is for sets on the Hugging Face hub, and {named} is read row by row anyway; leave "
             "data.streaming out",
@@ -211,10 +211,10 @@ def validate_data(request: DataRequest, task: str) -> None:
 
 def is_remote(request: DataRequest) -> bool:
     """True if some of the data are names on the hub."""
-    return any(_is_remote(one) for one in (request.source, request.validation) if isinstance(one, str))
+    return any(is_hub_name(one) for one in (request.source, request.validation) if isinstance(one, str))
 
 
-def _is_remote(source: str) -> bool:
+def is_hub_name(source: str) -> bool:
     """True for a name on the hub."""
     return bool(source) and source not in BUILT_IN and source_path(source) is None
 
@@ -235,9 +235,9 @@ def _count_rows(tables: tuple[Table, ...], limit: int) -> int:
 
 def pinned_request(request: DataRequest) -> DataRequest:
     """Return the request with hub names pinned to their current commit; other sources are unchanged."""
-    if _is_remote(request.source):
+    if is_hub_name(request.source):
         request = replace(request, source=pinned_source(request.source))
-    if isinstance(request.validation, str) and _is_remote(request.validation):
+    if isinstance(request.validation, str) and is_hub_name(request.validation):
         request = replace(request, validation=pinned_source(request.validation))
     return request
 
@@ -321,6 +321,7 @@ def _named_images(request: DataRequest, path: Path) -> list[str]:
     try:
         for _, row in open_table(path).rows():
             name = row.get(request.image_column)
+            name = name.get("bytes") or name.get("path") if isinstance(name, dict) else name
             if isinstance(name, str) and len(name) <= LONGEST_PATH and (file := image_file(name, path.parent)):
                 found.update(json.dumps((name, digest(file))).encode())
     except Refused:  # whoever reads the rows tells it
@@ -347,7 +348,7 @@ def checked_digest(request: DataRequest, expected: str | None, images: bool = Tr
     The digests of built-in sets and hub names depend on the versions and caches of a machine, so they are not compared.
     """
     digest = content_digest(request, images)
-    local = request.source not in BUILTIN_SOURCES and not _is_remote(request.source)
+    local = request.source not in BUILTIN_SOURCES and not is_hub_name(request.source)
     if local and expected is not None and digest != expected:
         raise ToldAgain(
             "data: {} was changed after this run read it for its digest, so what was prepared belongs to no known "

@@ -245,9 +245,10 @@ def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
     if predicts_number(spec.task):
         return LabelMapping(names=(job.source.label_column,), label_ids={})
     if shared is None:
-        least = 1 if predicts_labels(spec.task) else 2
+        several, tested = predicts_labels(spec.task), job.request.only_tested
         _refuse_ids(job, surveys[TRAIN])
-        return map_labels(found, job.source, spec.labels, job.asked.local_labels, least)
+        least = 1 if several or tested else 2
+        return map_labels(found, job.source, spec.labels, job.asked.local_labels, least, several)
     spelled = spell_labels(frozenset(found), job.source)
     return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
 
@@ -258,7 +259,7 @@ LEAST_ROWS = 20
 
 def _refuse_ids(job: Job, found: Survey) -> None:
     """Refuse labels of which no two rows have the same: they are names or numbers of rows, and nothing is learned."""
-    if len(found.label_indices) == len(found.labels) >= LEAST_ROWS:
+    if len(found.label_indices) == len(found.labels) >= LEAST_ROWS and not job.request.only_tested:
         raise Told(
             "{}: each of the {rows} rows has another label in column {column!r}, as if it named the rows; set "
             "data.label_column to the column of classes",

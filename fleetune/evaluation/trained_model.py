@@ -39,7 +39,7 @@ from fleetune.models.source import GENERATION, source_folder
 from fleetune.models.units import tied_adapter_layers
 from fleetune.models.weight_files import weight_files
 
-MODEL, ADAPTER = "model", "adapter"
+MODEL, ADAPTER, ADAPTER_SETTINGS = "model", "adapter", "adapter_config.json"
 WEIGHTS, ADAPTER_WEIGHTS = "model.safetensors", "adapter_model.safetensors"
 SHARDS = "model.safetensors.index.json"
 
@@ -69,7 +69,8 @@ def load_result(checkpoint: Path, model_folder: Path, request: ModelRequest, not
             check_base_files(request, model_folder, note)
             model = load_adapter(load_base_model(config, request, folder), folder)
         if request.quantization is not None:
-            _round_frozen_layers(model, skeleton(config, request))
+            saved = json.loads((folder / ADAPTER_SETTINGS).read_bytes()).get("modules_to_save")
+            _round_frozen_layers(model, skeleton(config, request, saved or ()))
         return model
 
 

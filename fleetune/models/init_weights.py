@@ -218,6 +218,13 @@ def _place(key: str, named: Mapping[str, torch.Tensor]) -> str | None:
 def _no_place(keys: set[str], whole: nn.Module, folder: Path) -> str:
     """Say why a tensor of an adapter has no place in the model: other targets, or another model."""
     modules = {name for name, _ in whole.named_modules()}
+    inside = {part for key in keys if ".lora_" in key for part in key.split(".lora_")[0].split(".")}
+    trained = next((name for name in whole.peft_config["default"].modules_to_save or () if name in inside), "")
+    if trained:
+        return (
+            f"adapts a layer of {trained}, which is trained whole here; merge the adapter into its base with PEFT and "
+            "give that as source"
+        )
     if modules & {key.split(".lora_")[0] for key in keys if ".lora_" in key}:
         return f"adapts a layer that lora.targets leaves out; the adapter's own are {setting(folder, 'target_modules')}"
     return (

@@ -2,7 +2,7 @@
 one by one: `rope_theta`, Gemma 3's `rope_local_base_freq`, GPT-NeoX's `rotary_pct`."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,6 +85,13 @@ def set_setting(config: "PretrainedConfig", key: str, value: Any) -> None:
         part[name] = value
     if not places or hasattr(config, key):
         setattr(config, key, value)
+
+
+def rotary_parameters(part: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """Return what transformers reads of rotary positions in config.json or a part of it; None if it does not know it by
+    itself."""
+    config = _read({**part})
+    return None if config is None else _parts(config)
 
 
 def _parts(config: "PretrainedConfig") -> dict[str, dict[str, Any]]:

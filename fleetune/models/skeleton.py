@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -57,16 +58,17 @@ def base_skeleton(config: PretrainedConfig, request: ModelRequest) -> PreTrained
     return model.train()
 
 
-def skeleton(config: PretrainedConfig, request: ModelRequest) -> nn.Module:
+def skeleton(config: PretrainedConfig, request: ModelRequest, saved: Sequence[str] | None = None) -> nn.Module:
     """Return the model to train, adapters included, on the meta device, with the types that its weights are held in.
 
-    requires_grad marks trained parameters.
+    requires_grad marks trained parameters. saved: the modules that an adapter has trained in full; None: those that are
+    today.
     """
     base = base_skeleton(config, request)
     model: nn.Module = base
     if request.lora is not None:
-        saved = saved_modules(base, request)
-        model = with_adapters(base, request.lora, request.task, saved).to(DTYPES[request.precision])
+        whole = saved_modules(base, request) if saved is None else tuple(saved)
+        model = with_adapters(base, request.lora, request.task, whole).to(DTYPES[request.precision])
     for pattern in request.freeze:
         matched = [p for name, p in model.named_parameters() if re.match(pattern, name)]
         if not matched:

@@ -14,7 +14,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import head_of, predicts_tokens, problem_type
 from fleetune.errors import Refused, TryAgain, first_line
-from fleetune.filesystem import check_symlinks
+from fleetune.filesystem import check_symlinks, is_hub_snapshot
 from fleetune.hub import COMMIT, MODEL, HubSilence, commit_of
 from fleetune.models.rotary_settings import rotary_advice, rotary_places, set_setting
 from fleetune.models.stored_codes import SETTING, dequantise_when_read
@@ -204,12 +204,15 @@ def content_marks(request: ModelRequest) -> tuple[tuple[str, int, int, int, int]
 def _read_files(request: ModelRequest) -> Iterator[tuple[str, Path]]:
     """Yield (relative name, path) of the files of a request's model and adapter. Of a name on the hub, those that are
     fetched for it: other programs put more into the same snapshot of the cache."""
-    for folder in (source_folder(request), adapter_folder(request)):
-        found = _model_files(folder) if folder is not None and folder.is_dir() else []
-        if folder is not None and request.source and folder.resolve().parent.name == "snapshots":
-            patterns = (*SMALL_FILES, *weight_names(folder))
-            found = [(name, path) for name, path in found if any(fnmatch(name, pattern) for pattern in patterns)]
-        yield from found
+    source, adapter = (
+        folder if folder is not None and folder.is_dir() else None
+        for folder in (source_folder(request), adapter_folder(request))
+    )
+    if source is not None:
+        patterns = (*SMALL_FILES, *weight_names(source)) if is_hub_snapshot(source) else ("*",)
+        yield from (each for each in _model_files(source) if any(fnmatch(each[0], pattern) for pattern in patterns))
+    if adapter is not None:
+        yield from _model_files(adapter)
 
 
 def _model_files(folder: Path) -> list[tuple[str, Path]]:

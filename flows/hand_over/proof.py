@@ -2,14 +2,14 @@
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import json_io
 from fleetune.errors import Refused
 from fleetune.filesystem import file_digest
-from fleetune.models.rotary_settings import OLDER
+from fleetune.models.rotary_settings import OLDER, rotary_parameters
 from fleetune.store import Store
 from flows.hand_over.export import ADAPTER, CARD, export
 from flows.hand_over.trained_run import trained_run
@@ -86,8 +86,7 @@ def _fault(there: Path, made: Path) -> str:
     settings = [json_io.parse_plain(path.read_bytes(), str(path)) for path in (there, made) if path.name in VERSIONED]
     if settings and all(isinstance(each, dict) for each in settings):
         then, now = (each.pop(VERSION, "unknown") for each in settings)
-        here, again = settings
-        if others := [key for key in sorted({*here, *again}) if not _alike(key, here.get(key), again.get(key))]:
+        if others := _others(*settings):
             names = ", ".join(others)
             if then != now:
                 return (
@@ -98,11 +97,24 @@ def _fault(there: Path, made: Path) -> str:
     return "its content is another"
 
 
-def _alike(key: str, here: Any, again: Any) -> bool:
-    """Whether two files have the same value of a setting; one of rotary positions as transformers 4 has it, which
-    versions of ours repeat in other files, may be in one alone."""
-    repeated = key in (*OLDER, "rope_scaling") and None in (here, again)
-    return repeated or json.dumps(here, sort_keys=True) == json.dumps(again, sort_keys=True)
+def _others(here: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    """Names of settings that two files, or parts of them, have otherwise.
+
+    One of rotary positions as transformers 4 has it, which versions of ours repeat in other files, may be in one alone
+    where transformers reads the same of both.
+    """
+    found, repeated = list[str](), False
+    for key in sorted({*here, *again}):
+        one, other = here.get(key), again.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found += _others(one, other)
+        elif key in (*OLDER, "rope_scaling") and None in (one, other):
+            repeated = repeated or one is not other
+        elif json.dumps(one, sort_keys=True) != json.dumps(other, sort_keys=True):
+            found.append(key)
+    if repeated and (rotary_parameters(here) != rotary_parameters(again) or rotary_parameters(here) is None):
+        found.append("rope_parameters")
+    return found
 
 
 def _is_entry(path: Path) -> bool:

@@ -62,6 +62,11 @@ def test_a_table_may_be_the_source_of_the_images_beside_it(tmp_path: Path) -> No
     before = content_digest(request)
     np.save(tmp_path / "set" / "3.npy", np.full((8, 8), 9, dtype=np.uint8))
     assert content_digest(request) != before
+    features = json_lines(tmp_path / "set" / "f.jsonl", [{"file_name": {"bytes": None, "path": "3.npy"}, "label": "a"}])
+    request = DataRequest(source=str(features), image_column="file_name")
+    before = content_digest(request)
+    np.save(tmp_path / "set" / "3.npy", np.full((8, 8), 3, dtype=np.uint8))
+    assert content_digest(request) != before
     (tmp_path / "set" / "more").mkdir()
     lower = json_lines(tmp_path / "set" / "more" / "r.jsonl", [{"file_name": "../3.npy", "label": "a"}])
     with pytest.raises(Refused, match=r"line 1, file_name: no file '../3.npy' inside .*more; give paths"):

@@ -1,5 +1,6 @@
 """Several files as one source, and a source or a share that is tested on."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,15 @@ def test_what_is_only_tested_is_prepared_once(tmp_path: Path) -> None:
 
     prepare_data(request, TEXT, tmp_path / "d", 0, progress)
     assert told["reading data"] == [2000] and max(told["preparing data"]) == 2101
+
+
+@pytest.mark.parametrize("rows", [[1] * 30, [*range(30)], [1]], ids=["one class", "one row a class", "one row"])
+def test_what_is_only_tested_needs_no_other_class(rows: list[int], tmp_path: Path) -> None:
+    """Bug: a file of one class, or of one row for each of many, could not be scored, though nothing is trained on."""
+    path = json_lines(tmp_path / "r.jsonl", [{"text": f"text {n}", "label": f"c{n}"} for n in rows])
+    spec = replace(TEXT, labels=tuple(f"c{n}" for n in range(30)))
+    prepare_data(DataRequest(source=str(path), validation=1.0, max_length=24), spec, tmp_path / "d", 0)
+    assert PreparedData(tmp_path / "d").size("test") == len(rows)
 
 
 def test_of_chats_all_is_tested_on(tmp_path: Path) -> None:

@@ -97,6 +97,16 @@ def test_empty_texts_are_left_out(packing: bool, empty: str | None, tmp_path: Pa
         validate_data(DataRequest(source=str(json_lines(tmp_path / "e.jsonl", [{"text": ""}]))), "causal-lm")
 
 
+def test_empty_texts_are_counted_once(tmp_path: Path) -> None:
+    """Of data that are only tested on, too, whose rows stand for both splits. Null beside messages is no empty text."""
+    source = json_lines(tmp_path / "r.jsonl", [{"text": f"text {n}" if n % 4 else ""} for n in range(20)])
+    data = prepared(tmp_path / "d", source, CAUSAL, validation=1.0)
+    assert "5 of 20 rows are left out: their text is empty" in data.info.notes
+    both = [{"text": "a"}, {"text": None, "messages": [{"role": "user", "content": "b"}]}]
+    with pytest.raises(Refused, match=r"s\.jsonl: line 2 has nothing in column 'text'; fill it"):
+        prepared(tmp_path / "e", json_lines(tmp_path / "s.jsonl", both), CAUSAL)
+
+
 def test_an_empty_text_has_no_class(tmp_path: Path) -> None:
     """A label of nothing is a mistake, and so is a row of a language model that lacks its text."""
     source = json_lines(tmp_path / "r.jsonl", [{"text": "a", "label": "x"}, {"text": " ", "label": "y"}])

@@ -8,10 +8,28 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
+from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
+from fleetune.data.job import Preparation
+from fleetune.data.writer import ensure_data
 from fleetune.discovery.measurement import Measurement
-from flows.provenance import Commit, MeasurementPair, current_commit, judge_fleet
+from flows.provenance import Commit, MeasurementPair, current_commit, data_content, judge_fleet
+from tests.support.data.samples import FRUITS, TEXT, json_lines
 from tests.support.discovery.simulated_fleets import discovered, fleet_request
 from tests.support.store.code_copies import copied_code, edit
+
+
+def test_the_data_of_texts_with_images_beside_them_are_those_that_are_prepared(tmp_path: Path) -> None:
+    """Bug: the run's digest counted images that its texts name in a column, and that of the preparation did not, so
+    that data were called changed in every run."""
+    (tmp_path / "1.png").write_bytes(b"image")
+    source = json_lines(tmp_path / "r.jsonl", [{**row, "image": "1.png"} for row in FRUITS])
+    request = DataRequest(source=str(source), max_length=24)
+    config = RunConfig(
+        name="one", model=ModelRequest(task="sequence-classification", config={"model_type": "bert"}), data=request
+    )
+    ensure_data(
+        Preparation(request=request, spec=TEXT, seed=0, expected_digest=data_content(config)), tmp_path / "data"
+    )
 
 
 @pytest.fixture

@@ -238,8 +238,9 @@ def test_an_upgrade_of_transformers_breaks_no_proof(tmp_path: Path, monkeypatch:
     """Bug: a merged folder was no longer what its run trained, for the version that transformers writes into its
     settings. Other settings are still compared, and both versions are named beside them, since one may have them
     otherwise."""
-    config = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
-    request = ModelRequest(task="causal-lm", config=config, lora=Lora(r=2, targets=("c_attn",)))
+    sizes = {"vocab_size": 264, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = {"model_type": "llama", **sizes, "num_attention_heads": 2, "num_key_value_heads": 2}
+    request = ModelRequest(task="causal-lm", config=config, lora=Lora(r=2, targets=("q_proj",)))
     store, record = stored_run(tmp_path, request)
     folder = export(trained_run(store, record.id), tmp_path / "out", merge=True)
     here = plain(folder / "config.json")["transformers_version"]
@@ -247,10 +248,13 @@ def test_an_upgrade_of_transformers_breaks_no_proof(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(f"transformers.{module}.__version__", "9.9.9")
     ended = verified(store, str(folder))
     assert ended.exit_code == 0, ended.stderr
-    rewritten(folder / "config.json", "{", '{"rope_scaling": null,')  # as versions of ours repeat what a base has
+    rewritten(
+        folder / "config.json", '"model_type"', '"rope_scaling": null, "model_type"'
+    )  # as versions of ours repeat what a base has
     assert verified(store, str(folder)).exit_code == 0
     for name, old, new, key in (
-        ("config.json", '"n_head": 2', '"n_head": 4', "n_head"),
+        ("config.json", '"num_hidden_layers": 2', '"num_hidden_layers": 4', "num_hidden_layers"),
+        ("config.json", '"rope_scaling": null', '"rope_scaling": {"type": "linear", "factor": 8}', "rope_parameters"),
         ("generation_config.json", "{", '{"seed": 1,', "seed"),
     ):
         rewritten(folder / name, old, new)

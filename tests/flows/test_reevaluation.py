@@ -122,13 +122,20 @@ def test_named_data_are_no_window(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("changes", "samples"), [((), 7), (("data.streaming=false",), None)])
-def test_a_stream_keeps_its_number_of_rows(changes: tuple[str, ...], samples: int | None, store: Store) -> None:
-    """Bug: a file that was named in place of a stream was not scored whole, but as many rows of it."""
+def test_a_stream_keeps_its_number_of_rows(
+    changes: tuple[str, ...], samples: int | None, store: Store, tmp_path: Path
+) -> None:
+    """Bug: a file that was named in place of a stream was not scored whole, but as many rows of it, or was refused as
+    no stream."""
     past = trained_run(store)
     data = replace(past.config.data, source="owner/set", streaming=True, train_samples=9, test_samples=7)
     store.runs.save(replace(past, config=replace(past.config, data=data)))
     found = reevaluation(EvaluationRequest(run="demo", changes=(*changes, "data.source=owner/other")), store)
     assert found.config.data.test_samples == samples
+    (tmp_path / "new.csv").write_text("text,label\na,b\n")
+    for named in (f"data.source={tmp_path / 'new.csv'}", f"data.files=[{tmp_path / 'new.csv'}]"):
+        asked = reevaluation(EvaluationRequest(run="demo", changes=(*changes, named)), store).config.data
+        assert (asked.streaming, asked.test_samples) == (False, None)
 
 
 def test_the_number_of_samples_that_were_trained_on(store: Store, tmp_path: Path) -> None:

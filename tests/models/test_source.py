@@ -159,6 +159,19 @@ def test_what_others_put_into_a_snapshot_is_no_part_of_the_digest(hub: Hub) -> N
     assert content_digest(request) != before
 
 
+def test_the_weights_of_an_adapter_count_wherever_it_lies(tmp_path: Path) -> None:
+    """Bug: of an adapter in a folder of somebody's `snapshots`, another training of it was not noticed."""
+    adapter = tmp_path / "snapshots" / "last"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").write_text("one")
+    source = str(saved(tmp_path / "base", 1))
+    request = ModelRequest(task="sequence-classification", source=source, lora=Lora(start=str(adapter), targets=("q",)))
+    before = content_digest(request)
+    (adapter / "adapter_model.safetensors").write_text("two")
+    assert content_digest(request) != before
+
+
 @pytest.mark.parametrize(
     ("fails", "kind", "says"),
     [

@@ -110,6 +110,16 @@ def test_what_peft_leaves_frozen_of_a_head_starts_from_the_base(tmp_path: Path) 
     assert torch.equal(older(input_ids=IDS).logits, theirs(input_ids=IDS).logits)
 
 
+def test_an_adapter_inside_a_head_that_is_trained_whole_is_refused_by_name(tmp_path: Path) -> None:
+    """It is told why: the head itself is trained here."""
+    settings = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    made = DebertaV2ForSequenceClassification(DebertaV2Config(vocab_size=60, **settings))  # type: ignore[arg-type]
+    made.save_pretrained(base := tmp_path / "base")
+    adapted(base, AutoModelForSequenceClassification, ["dense"], task_type="SEQ_CLS")
+    with pytest.raises(Refused, match="adapts a layer of pooler, which is trained whole here; merge the adapter"):
+        start(base, ["dense"], TEXT)
+
+
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")  # PEFT's
 @pytest.mark.parametrize("saved", [["lm_head"], ["embed_tokens"], ["norm"], ["embed_tokens", "lm_head"]], ids="+".join)
 @pytest.mark.parametrize("tied", [False, True], ids=["apart", "tied"])

@@ -205,6 +205,10 @@ def test_nothing_is_overwritten_and_nothing_is_left(tmp_path: Path, monkeypatch:
     found, _ = run_of(tmp_path, WHOLE)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("kept")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(Refused, match="is the working directory, which a new folder cannot replace; give a folder in"):
+        export(found, Path(), merge=False)
     with pytest.raises(Refused, match="already holds something; give a new or empty folder with --to"):
         export(found, tmp_path / "out", merge=False)
     assert os.listdir(tmp_path / "out") == ["mine"]
