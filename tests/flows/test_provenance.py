@@ -9,6 +9,7 @@ import pytest
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
+from fleetune.contracts.training_request import TrainingRequest
 from fleetune.data.job import Preparation
 from fleetune.data.writer import ensure_data
 from fleetune.discovery.measurement import Measurement
@@ -24,9 +25,8 @@ def test_the_data_of_texts_with_images_beside_them_are_those_that_are_prepared(t
     (tmp_path / "1.png").write_bytes(b"image")
     source = json_lines(tmp_path / "r.jsonl", [{**row, "image": "1.png"} for row in FRUITS])
     request = DataRequest(source=str(source), max_length=24)
-    config = RunConfig(
-        name="one", model=ModelRequest(task="sequence-classification", config={"model_type": "bert"}), data=request
-    )
+    model = ModelRequest(task="sequence-classification", config={"model_type": "bert"})
+    config = RunConfig(name="one", model=model, data=request, training=TrainingRequest(rounds=1))
     ensure_data(
         Preparation(request=request, spec=TEXT, seed=0, expected_digest=data_content(config)), tmp_path / "data"
     )
