@@ -316,7 +316,7 @@ def test_a_run_notes_which_commit_of_the_hub_it_reads(world: World, root: Path) 
     contents = {"data": lambda config: "d", "model weights": lambda config: "w"}
     runners = [
         Runner(
-            replace(pinning, catalog=STAGES, contents=contents, versions=lambda name: "1"),
+            replace(pinning, catalog=STAGES, contents=contents, marks={}, versions=lambda name: "1"),
             world.config(),
             StageSelection(),
         )
