@@ -71,6 +71,16 @@ def test_runs_are_filtered(call: Call, many: Store) -> None:
     assert refused.exit_code == 64 and "'finished'; allowed are running, done, failed" in refused.stderr
 
 
+def test_runs_have_a_kind(call: Call, root: Path) -> None:
+    """A list of runs tells an evaluation, and one of a single stage, from a run of the pipeline."""
+    first = add_run(root, 1)
+    for number, kind in enumerate(("evaluation", "only"), start=2):
+        Store(root).runs.save(dataclasses.replace(first, id=f"small-{number}", kind=kind))
+    told = document(call("runs", "--json"))["runs"]
+    assert {run["id"]: run["kind"] for run in told} == {"small-1": "run", "small-2": "evaluation", "small-3": "only"}
+    assert {line.split()[1] for line in call("runs").stdout.splitlines() if "small-" in line} >= {"evaluation", "only"}
+
+
 def test_damaged_records_do_not_hide_the_others(call: Call, root: Path) -> None:
     """Records that are cut off, or of another run, folders in their place, stray files: the others are listed."""
     for number in (1, 2, 3, 4):

@@ -94,6 +94,17 @@ def test_a_user_without_a_home(
     assert said in result.stderr
 
 
+def test_a_home_that_others_can_write(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store elsewhere has its cache in a home that nobody else can fill."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home").chmod(0o777)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    result = call("runs", "--root", "memory://x")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (64, 1), result.stderr
+    assert "needs a cache, but others could change what is in" in result.stderr
+    assert not list((tmp_path / "home").iterdir())
+
+
 def test_a_path_that_is_not_utf_8(call: Call, root: Path) -> None:
     """No record can hold such a path: it is refused by name, as the store's and in a config, before anything runs."""
     odd = root.parent / "odd\udcff"

@@ -85,7 +85,14 @@ def test_the_command_prints_a_line_for_each_text_or_one_document(command: list[s
     assert first.startswith(f"{only['label']} {only['probabilities'][only['label']]:.1%}, ")
 
 
-@pytest.mark.parametrize("asked", [["predict", "latest", "number 1"], ["export", "latest", "--to", "out"]])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["predict", "latest", "number 1"],
+        ["export", "latest", "--to", "out"],
+        ["export", "latest", "--to", "out", "--push", "owner/name"],
+    ],
+)
 def test_a_stored_model_that_was_damaged_is_neither_asked_nor_handed_over(
     asked: list[str], command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,14 @@ def shown(page: Page) -> str:
     return MarkdownIt("commonmark", {"html": True}).enable("table").render(PICTURE.sub("(picture)", page.markdown))
 
 
+def test_the_overview_tells_a_run_beside_the_pipeline(store: Store) -> None:
+    """Its first line says that it is an evaluation, and nothing of the kind of a run of the whole pipeline."""
+    run = kept(store, "by.hand-1")
+    beside = replace(run, kind="evaluation")
+    assert "(an evaluation of an earlier run): **done**" in overview(store, beside, None, LINKS).markdown
+    assert "evaluation of an earlier run" not in overview(store, run, None, LINKS).markdown
+
+
 def test_the_overview_of_an_evaluated_run(store: Store) -> None:
     """It has the result in a line, pictures that are SVG files of their own, each stage's reason without a doubled
     word, and links to every file."""
