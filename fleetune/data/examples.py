@@ -341,10 +341,10 @@ class Survey:
 
 
 def survey_tables(
-    tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress, beside: SideColumns | None = None
+    tables: tuple[Table, ...], source: DataSource, spec: InputSpec, progress: Progress, notes: SideColumns | None = None
 ) -> Survey:
-    """Read and validate every row once; Refused on the first bad row, and if there is no row. beside: sees each."""
-    beside = beside or SideColumns(source, spec)
+    """Read and validate every row once; Refused on the first bad row, and if there is no row. notes: sees each."""
+    beside = notes or SideColumns(source, spec)
     keys, labels, label_indices, shape, dim = array("Q"), dict[RawLabel, int](), array("q"), (0, 0), 0
     hot = True
     for example in _all_examples(tables, source, spec, beside):
