@@ -293,21 +293,11 @@ _DRAWN: dict[Any, Any] = {
     torch.rand_like: torch.empty_like,
     torch.randn_like: torch.empty_like,
 }
-_WHOLE = {
-    *(
-        "bernoulli",
-        "bernoulli_",
-        "multinomial",
-        "normal",
-        "poisson",
-        "binomial",
-        "log_normal_",
-        "cauchy_",
-        "geometric_",
-    ),
-    *("randint", "randint_like", "random_", "randperm", "rrelu", "gumbel_softmax", "alpha_dropout", "dropout1d"),
-    *("dropout2d", "dropout3d", "feature_alpha_dropout", "multi_head_attention_forward"),
-}
+_WHOLE = frozenset(
+    "bernoulli bernoulli_ multinomial normal poisson binomial log_normal_ cauchy_ geometric_ randint randint_like random_ "
+    "randperm rrelu gumbel_softmax alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout "
+    "multi_head_attention_forward".split()
+)
 """Names of torch's other random functions."""
 _MEANS: dict[Any, Any] = {
     torch.rand: 0.5,

@@ -29,6 +29,12 @@ ONE = """configs:
 """
 
 
+def card_of(files: str, *splits: str) -> str:
+    """The card of one set, whose splits have their names in a folder."""
+    given = "".join(f"  - {{split: {split}, path: {files}/{split}-*}}\n" for split in splits)
+    return f"configs:\n- config_name: default\n  data_files:\n{given}"
+
+
 def folder(place: Path, card: str, *names: str) -> str:
     """A folder with a card and files of these names."""
     for name in names:
@@ -114,14 +120,7 @@ def test_a_card_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         check(folder(tmp_path / "set", "configs: [a, }\n", "a.jsonl"))
 
 
-GENERATED = """configs:
-- config_name: default
-  data_files:
-  - {split: train_sft, path: data/train_sft-*}
-  - {split: train_gen, path: data/train_gen-*}
-  - {split: test_sft, path: data/test_sft-*}
-  - {split: test_gen, path: data/test_gen-*}
-"""
+GENERATED = card_of("data", "train_sft", "train_gen", "test_sft", "test_gen")
 
 
 @pytest.mark.parametrize(("split", "other"), [("train", "test"), ("test", "train")])
@@ -168,13 +167,7 @@ def test_a_split_that_is_part_of_another_is_read_with_it(tmp_path: Path) -> None
     check(folder(tmp_path / "set", card, "a1.jsonl", "a2.jsonl"))
 
 
-REVIEWS = """configs:
-- config_name: plain_text
-  data_files:
-  - {split: train, path: plain_text/train-*}
-  - {split: test, path: plain_text/test-*}
-  - {split: unsupervised, path: plain_text/unsupervised-*}
-"""
+REVIEWS = card_of("plain_text", "train", "test", "unsupervised")
 
 
 def test_a_split_of_the_card_that_is_not_read_is_told(tmp_path: Path) -> None:
