@@ -294,8 +294,8 @@ _DRAWN: dict[Any, Any] = {
     torch.randn_like: torch.empty_like,
 }
 _WHOLE = frozenset(
-    "bernoulli bernoulli_ multinomial normal poisson binomial log_normal_ cauchy_ geometric_ randint randint_like random_ "
-    "randperm rrelu gumbel_softmax alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout "
+    "bernoulli bernoulli_ multinomial normal poisson binomial log_normal_ cauchy_ geometric_ randint randint_like "
+    "random_ randperm rrelu gumbel_softmax alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout "
     "multi_head_attention_forward".split()
 )
 """Names of torch's other random functions."""
