@@ -41,8 +41,11 @@ class EvaluationRequest:
     """KEY=VALUE each, of keys of the data section."""
     force: bool = False
 
-    def sets(self, past: DataRequest) -> list[str]:
-        """The changes of the config, whose data were `past`. Refused: a change of anything but the data."""
+    def sets(self, past: DataRequest, on_hub: bool = False) -> list[str]:
+        """The changes of the config, whose data were `past`. Refused: a change of anything but the data.
+
+        on_hub: the data that are named are a set on the hub.
+        """
         for change in self.changes:
             if not change.startswith("data."):
                 raise Refused(
@@ -50,10 +53,10 @@ class EvaluationRequest:
                     "data.source, data.test_samples and other keys of data can change"
                 )
         section = [] if self.data == AS_GIVEN else [f"data={self.data}"]
-        return [*section, *_whole(self.changes, past), *self.changes]
+        return [*section, *_whole(self.changes, past, on_hub), *self.changes]
 
 
-def _whole(changes: Sequence[str], past: DataRequest) -> list[str]:
+def _whole(changes: Sequence[str], past: DataRequest, on_hub: bool) -> list[str]:
     """Changes before those that name data: these are scored whole, and not as the data of training were split.
 
     A test split of theirs is, where they have one, and a share where the changes ask for one.
@@ -62,16 +65,27 @@ def _whole(changes: Sequence[str], past: DataRequest) -> list[str]:
     named = keys.keys() & {configs.DATA_SOURCE, DATA_FILES}
     if not named and configs.DATA_VALIDATION not in keys:
         return []
-    streaming = past.streaming if STREAMING not in keys else yaml_file.parse(keys[STREAMING], STREAMING) is True
-    here = DATA_FILES in named or not is_hub_name(keys.get(configs.DATA_SOURCE, "").strip().strip("'\""))
-    if named and here and STREAMING not in keys:  # only sets on the hub are streams
-        return [f"{STREAMING}=false", *_whole([*changes, f"{STREAMING}=false"], past)]
-    test = [] if streaming else ["data.test_samples=null"]  # a stream reads no more than it is asked for
+    streams = past.streaming if STREAMING not in keys else yaml_file.parse(keys[STREAMING], STREAMING) is True
+    if (
+        not named
+        and streams
+        and isinstance(yaml_file.parse(keys[configs.DATA_VALIDATION], configs.DATA_VALIDATION), str)
+    ):
+        raise Refused(
+            f"changes: {configs.DATA_VALIDATION} stands beside a stream, which is read as far as training needs it; give "
+            f"the same as {configs.DATA_SOURCE}, which is scored whole"
+        )
+    before = list[str]()
+    if named and streams and not on_hub and STREAMING not in keys:  # only sets on the hub are streams
+        streams = False
+        before.append(f"{STREAMING}=false")
+    if not streams:  # a stream reads no more than it is asked for
+        before.append("data.test_samples=null")
     if not named:
-        return test
+        return before
     share = "null" if "data.test_fraction" in keys else "1.0"
     place = f"{DATA_FILES}=[]" if configs.DATA_SOURCE in named else f"{configs.DATA_SOURCE}=''"
-    return [place, f"{configs.DATA_VALIDATION}={share}", "data.newest_files=null", *test]
+    return [place, f"{configs.DATA_VALIDATION}={share}", "data.newest_files=null", *before]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +154,11 @@ def reevaluation(request: EvaluationRequest, store: Store) -> Reevaluation:
     """What `request` asks for. Refused: an unknown run, one without a checkpoint, gone artifacts, wrong data."""
     past = store.runs.load(request.run, trained=True)
     begun = in_this_store(store, past.config)
-    sets = request.sets(begun.data)
-    config = configs.with_changes(_without_local_data(begun), sets, past.id) if sets else begun
+    config, sets = begun, request.sets(begun.data)
+    if sets:
+        config = configs.with_changes(_without_local_data(begun), sets, past.id)
+        if begun.data.streaming and is_hub_name(config.data.source):
+            config = configs.with_changes(_without_local_data(begun), request.sets(begun.data, on_hub=True), past.id)
     known: dict[str, str] = {}
     for stage in past.stages:  # a run that evaluated again has the checkpoint among its inputs
         known = {**stage.inputs, **known, **stage.outputs}

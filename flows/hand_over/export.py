@@ -155,8 +155,10 @@ def _atomic(target: Path) -> Iterator[Path]:
     what is in it as they may read what this process makes itself: libraries, and the store, have modes of their own."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Refused(f"{target} already holds something; give a new or empty folder with --to")
-    if target.exists() and target.samefile(Path.cwd()):
-        raise Refused(f"{target} is the working directory, which a new folder cannot replace; give a folder in it")
+    target = target.resolve()  # a link stays one
+    if target.is_mount() or target == Path.cwd():
+        what = "a mounted folder" if target.is_mount() else "the working directory"
+        raise Refused(f"{target} is {what}, which a new folder cannot replace; give a folder in it")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=f".{target.name}-", dir=target.parent, ignore_cleanup_errors=True

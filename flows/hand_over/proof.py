@@ -110,8 +110,8 @@ def _others(here: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
             found += _others(one, other)
         elif key in (*OLDER, "rope_scaling") and None in (one, other):
             repeated = repeated or one is not other
-        elif json.dumps(one, sort_keys=True) != json.dumps(other, sort_keys=True):
-            found.append(key)
+        elif (key in here) != (key in again) or json.dumps(one, sort_keys=True) != json.dumps(other, sort_keys=True):
+            found.append(key)  # null is no default
     if repeated and (rotary_parameters(here) != rotary_parameters(again) or rotary_parameters(here) is None):
         found.append("rope_parameters")
     return found

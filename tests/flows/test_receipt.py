@@ -255,6 +255,7 @@ def test_an_upgrade_of_transformers_breaks_no_proof(tmp_path: Path, monkeypatch:
     for name, old, new, key in (
         ("config.json", '"num_hidden_layers": 2', '"num_hidden_layers": 4', "num_hidden_layers"),
         ("config.json", '"rope_scaling": null', '"rope_scaling": {"type": "linear", "factor": 8}', "rope_parameters"),
+        ("config.json", '"rms_norm_eps"', '"sliding_window": null, "rms_norm_eps"', "sliding_window"),
         ("generation_config.json", "{", '{"seed": 1,', "seed"),
     ):
         rewritten(folder / name, old, new)

@@ -14,6 +14,7 @@ from fleetune.data.seen_samples import seen_samples
 from fleetune.errors import Refused, TryAgain
 from fleetune.launching import Command, Job
 from fleetune.store import RunRecord, StageRecord, Store
+from flows.configs import RUNS
 from flows.context import RunContext, StageSelection
 from flows.past_runs import load_results
 from flows.preflight import predict_run
@@ -136,6 +137,28 @@ def test_a_stream_keeps_its_number_of_rows(
     for named in (f"data.source={tmp_path / 'new.csv'}", f"data.files=[{tmp_path / 'new.csv'}]"):
         asked = reevaluation(EvaluationRequest(run="demo", changes=(*changes, named)), store).config.data
         assert (asked.streaming, asked.test_samples) == (False, None)
+    beside = EvaluationRequest(run="demo", changes=(f"data.validation={tmp_path / 'new.csv'}",))
+    with pytest.raises(Refused, match="stands beside a stream.* give the same as data.source, which is scored whole"):
+        reevaluation(beside, store)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_data_are_named_as_in_a_run_file(
+    streaming: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a path that is relative to the run files was refused, and a password in a URL was shown."""
+    past = trained_run(store)
+    data = replace(past.config.data, source="owner/set", streaming=streaming, train_samples=9, test_samples=7)
+    store.runs.save(replace(past, config=replace(past.config, data=data)))
+    (tmp_path / "new.csv").write_text("text,label\na,b\n")
+    (tmp_path / "there" / RUNS).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "there")
+    for written in ("../../../new.csv", "../../../new.csv  # held out", "../new.csv"):
+        asked = reevaluation(EvaluationRequest(run="demo", changes=(f"data.source={written}",)), store).config.data
+        assert (asked.source, asked.streaming) == (str(tmp_path / "new.csv"), False)
+    with pytest.raises(Refused) as told:
+        reevaluation(EvaluationRequest(run="demo", changes=("data.source=https://me:secret@host/r.csv",)), store)
+    assert "password" in str(told.value) and "secret" not in str(told.value)
 
 
 def test_the_number_of_samples_that_were_trained_on(store: Store, tmp_path: Path) -> None:

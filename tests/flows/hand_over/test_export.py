@@ -209,6 +209,11 @@ def test_nothing_is_overwritten_and_nothing_is_left(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(Refused, match="is the working directory, which a new folder cannot replace; give a folder in"):
         export(found, Path(), merge=False)
+    with monkeypatch.context() as mounted:
+        mounted.setattr(Path, "is_mount", lambda self: self == tmp_path / "here")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(Refused, match="is a mounted folder, which a new folder cannot replace"):
+            export(found, tmp_path / "here", merge=False)
     with pytest.raises(Refused, match="already holds something; give a new or empty folder with --to"):
         export(found, tmp_path / "out", merge=False)
     assert os.listdir(tmp_path / "out") == ["mine"]
