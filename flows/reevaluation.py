@@ -72,8 +72,8 @@ def _whole(changes: Sequence[str], past: DataRequest, on_hub: bool) -> list[str]
         and isinstance(yaml_file.parse(keys[configs.DATA_VALIDATION], configs.DATA_VALIDATION), str)
     ):
         raise Refused(
-            f"changes: {configs.DATA_VALIDATION} stands beside a stream, which is read as far as training needs it; give "
-            f"the same as {configs.DATA_SOURCE}, which is scored whole"
+            f"changes: {configs.DATA_VALIDATION} stands beside a stream, of which training needs but a part; give the "
+            f"same as {configs.DATA_SOURCE}, which is scored whole"
         )
     before = list[str]()
     if named and streams and not on_hub and STREAMING not in keys:  # only sets on the hub are streams

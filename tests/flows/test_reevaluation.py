@@ -138,7 +138,7 @@ def test_a_stream_keeps_its_number_of_rows(
         asked = reevaluation(EvaluationRequest(run="demo", changes=(*changes, named)), store).config.data
         assert (asked.streaming, asked.test_samples) == (False, None)
     beside = EvaluationRequest(run="demo", changes=(f"data.validation={tmp_path / 'new.csv'}",))
-    with pytest.raises(Refused, match="stands beside a stream.* give the same as data.source, which is scored whole"):
+    with pytest.raises(Refused, match="stands beside a stream.*give the same as data.source, which is scored whole"):
         reevaluation(beside, store)
 
 
