@@ -51,3 +51,8 @@ def after_rounds(plan: Plan, rounds: Iterable[RoundMetrics], moves_from: int = 0
         if metrics.round >= gates_from and metrics.gates and plan.refresh_gates_every_rounds:
             plan = regated(plan, metrics.gates)
     return plan
+
+
+def averages_after(every_rounds: int, round: int, rounds: int) -> bool:
+    """Return whether the lanes' parameters are averaged after a round (from 0): every so many, and after the last."""
+    return bool(every_rounds) and ((round + 1) % every_rounds == 0 or round + 1 == rounds)

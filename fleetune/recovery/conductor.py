@@ -5,23 +5,28 @@ devices that outlived their coordinator to the newest version that is whole. Eve
 COLLECTING, whatever the phase; only what is on disk and what devices report counts then. A round is applied by devices
 only once its commit is on disk. Old copies are freed only after all devices have what the plan wants on them.
 
-It decides nothing by time: who is silent, slow or stuck is told to it, and so is whether a checkpoint is due.
+It reads no clock: who is silent, slow or late is told to it, and so is whether a checkpoint is due; how long a pause
+or a wait is to be, it says.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fleetune.errors import Infeasible, Refused, TryAgain
+from fleetune.program.in_force import averages_after
 from fleetune.recovery import protocol as p
 from fleetune.recovery.holdings import INITIAL, Attempt, History, Version, restoration
+from fleetune.recovery.membership import DUE, HERE, LOADED, LOADING, MEMBER, SPARE, WAITING, Device
 from fleetune.recovery.state import (
     COLLECTING,
     COMMIT,
     ENDED,
+    EXPECTING,
     FINISHING,
     LOGGING,
     MOVING,
+    OWED,
     REVISING,
     REWIND,
     REWINDING,
@@ -34,6 +39,8 @@ from fleetune.recovery.transfers import Item, Links
 
 _HELD = (RUNNING, LOGGING, FINISHING, SCORING)
 """Phases in which the holders of the plan have all that it needs."""
+WAIT_S = 10.0
+"""Longest time for which a plan with a collector waits for a lost device, before its blocks go to the others."""
 Step = tuple[State, tuple[p.Command, ...]]
 """The state after an event, and what is to be done, in this order."""
 
@@ -51,20 +58,32 @@ class Conductor:
     replans_stragglers: bool = False
     scores_every_rounds: int = 0
     """Rounds between two versions that are saved and scored before the next round begins; 0: none is scored."""
+    returns: bool = False
+    """True if lost devices are started again."""
+    waits: bool = False
+    """True if a lost device costs nothing but time, so that all wait a while for one that is started again."""
 
-    def start(self, coordinator: int, members: Iterable[str], history: History, on_disk: Iterable[Version]) -> Step:
+    def start(
+        self,
+        coordinator: int,
+        members: Iterable[str],
+        history: History,
+        on_disk: Iterable[Version],
+        spares: Iterable[str] = (),
+    ) -> Step:
         """Return the first state of a coordinator.
 
         coordinator: number of its starts, greater than that of all before. history, on_disk: what its disk holds.
+        spares: devices that were not started.
         """
+        found = {**dict.fromkeys(spares, SPARE), **dict.fromkeys(members, WAITING)}
         return self._freeze(
             State(
                 phase=COLLECTING,
                 attempt=Attempt(coordinator, 0),
                 history=history,
                 on_disk=kept_versions({INITIAL, *on_disk}, history),
-                members=frozenset(),
-                waiting=frozenset(members),
+                devices=tuple(Device(name=name, status=found[name]) for name in sorted(found)),
             )
         )
 
@@ -81,11 +100,8 @@ class Conductor:
             state,
             phase=COLLECTING,
             attempt=Attempt(state.attempt.coordinator, state.attempt.number + 1),
-            members=members,
-            replan=state.replan or bool(state.waiting or state.slow),
-            waiting=frozenset(),
-            joined=(state.joined | state.waiting) & members,
-            lost=state.lost - members,
+            devices=_with_status(state, state.waiting, MEMBER),
+            replan=state.replan or bool(state.waiting),
             answered=frozenset(),
             holdings=(),
             saving=None,
@@ -105,19 +121,23 @@ class Conductor:
 
     def _collected(self, state: State) -> Step:
         """Go on once all have reported and no write is under way, since the decision needs its outcome."""
-        if state.phase != COLLECTING or state.answered != state.members or state.writing or state.completing:
+        if state.phase != COLLECTING or state.owing or state.writing or state.completing:
             return state, ()
         if state.layout is not None and not state.replan:
             return self._move(state, state.layout)
-        revise = p.Revise(
-            attempt=state.attempt,
-            devices=_sorted(state.members),
-            lost=_sorted(state.lost),
-            joined=_sorted(state.joined),
-            slow=_sorted(state.slow),
-            cut=tuple(sorted(state.cut)),
-        )
-        return replace(state, phase=REVISING), (revise,)
+        return self._expect(replace(state, phase=EXPECTING), p.Wait(attempt=state.attempt, longest_s=WAIT_S))
+
+    def _expect(self, state: State, *wait: p.Command) -> Step:
+        """Wait for a lost device that may be back soon, if that costs nothing else; ask for a plan if there is none."""
+        soon = any(each.status == LOADING or (each.status == DUE and each.pause_s <= WAIT_S) for each in state.devices)
+        return (state, wait) if soon and self.waits else self._revise(state)
+
+    def _waited(self, state: State, event: p.Waited) -> Step:
+        return self._revise(state) if (state.phase, state.attempt) == (EXPECTING, event.attempt) else (state, ())
+
+    def _revise(self, state: State) -> Step:
+        cut, members = tuple(sorted(state.cut)), _sorted(state.members)
+        return replace(state, phase=REVISING), (p.Revise(attempt=state.attempt, devices=members, cut=cut),)
 
     def _revised(self, state: State, event: p.Revised) -> Step:
         if state.phase != REVISING or event.attempt != state.attempt:
@@ -147,9 +167,6 @@ class Conductor:
             phase=MOVING,
             layout=layout,
             replan=False,
-            lost=frozenset(),
-            joined=frozenset(),
-            slow=frozenset(),
             answered=frozenset(),
             holdings=(),
             target=found.version,
@@ -164,7 +181,7 @@ class Conductor:
         if state.phase != MOVING or event.attempt != state.attempt:
             return state, ()
         state = replace(state, answered=state.answered | {event.device})
-        if not state.plan.holders <= state.answered:
+        if state.owing:
             return state, ()
         if state.history.rounds == state.target.rounds:
             return self._resume(state)
@@ -199,8 +216,11 @@ class Conductor:
         if state.phase != RUNNING or (event.attempt, event.round) != due:
             return state, ()
         state = replace(state, answered=state.answered | {event.device})
-        if not state.answered >= set(state.plan.devices):
+        if state.owing:
             return state, ()
+        done, came = state.history.rounds, state.of(LOADED)
+        if came and done and averages_after(state.plan.average_every_rounds, done - 1, self.rounds):
+            return self._freeze(replace(state, devices=_with_status(state, came, WAITING)))  # lanes are alike now
         log = p.LogCommit(attempt=state.attempt, round=state.history.rounds)
         return replace(state, phase=LOGGING, writing=state.writing | {COMMIT}), (log,)
 
@@ -211,7 +231,8 @@ class Conductor:
         if state.phase != LOGGING:
             return self._collected(state)
         last = self._is_border(history) or state.stop
-        border = last or bool(state.waiting) or (bool(state.slow) and not event.averages)  # which an abort would break
+        averages = averages_after(state.plan.average_every_rounds, event.round, self.rounds)
+        border = last or bool(state.waiting) or (state.replan and not averages)  # which an abort would break
         checkpoint = event.checkpoint and not border and state.saving is None and not state.completing
         overdue = history.rounds - state.backup.rounds >= state.plan.backup_every_rounds > 0
         backup = overdue and not border and state.backing is None and state.plan.has_backups
@@ -289,39 +310,59 @@ class Conductor:
             return state, ()
         if event.enough or event.version.rounds == self.rounds:
             return self._end(state, "done", exit_code=0)
-        return self._freeze(state) if state.waiting or state.slow else self._run(state)
+        return self._freeze(state) if state.waiting or state.replan else self._run(state)
 
-    def _joined(self, state: State, event: p.Joined) -> Step:
-        """Let a device wait for the border of a round, unless it is wanted at once or a plan is being looked for; a
-        member that says hello again has forgotten everything.
-        """
-        waiting = state.waiting | {event.device}
-        if event.device in state.members:
-            return self._freeze(replace(state, members=state.members - {event.device}, waiting=waiting))
-        if event.at_once or state.phase == REVISING:
-            return self._freeze(replace(state, waiting=waiting, replan=True))
-        return replace(state, waiting=waiting), ()
+    def _hello(self, state: State, event: p.Hello) -> Step:
+        """Let a device load, unless all wait for it; a member that says hello again has forgotten everything."""
+        device = state.device(event.device) or Device(name=event.device, status=LOADING)
+        if device.status == MEMBER or state.phase == EXPECTING:
+            return self._freeze(state.with_device(device.came(state.history.rounds, WAITING)))
+        return state.with_device(replace(device, status=LOADING)), ()
+
+    def _loaded(self, state: State, event: p.Loaded) -> Step:
+        """Let a device wait for the border of a round, or for an average of the lanes where they have one; not where a
+        plan is being looked for."""
+        device = state.device(event.device)
+        if device is None or device.status != LOADING:
+            return state, ()
+        averages = state.layout is not None and state.layout.average_every_rounds
+        state = state.with_device(device.came(state.history.rounds, LOADED if averages else WAITING))
+        return self._freeze(state) if state.phase in (EXPECTING, REVISING) and state.waiting else (state, ())
+
+    def _not_back(self, state: State, event: p.NotBack) -> Step:
+        device = state.device(event.device)
+        if device is None or device.status != DUE:
+            return state, ()
+        state, starts = self._without(state, device, returns=True)
+        state, commands = self._expect(state) if state.phase == EXPECTING else (state, ())
+        return state, (*starts, *commands)
+
+    def _without(self, state: State, device: Device, returns: bool) -> Step:
+        """Return the state in which a device is gone, and what is started then: it, if it returns, and all spares."""
+        state, spares = state.with_device(device.lost(state.history.rounds, self.returns and returns)), state.of(SPARE)
+        state = replace(state, devices=_with_status(state, spares, DUE))
+        due = [each for each in state.devices if each.status == DUE and each.name in {device.name, *spares}]
+        return state, tuple(p.StartAgain(device=each.name, pause_s=each.pause_s) for each in due)
 
     def _ended(self, state: State, event: p.Ended) -> Step:
         """Go on without a device; one that the plan does not use leaves the round as it is."""
-        device, dismiss = event.device, p.Dismiss(device=event.device)
-        if device not in state.members:
-            waited = device in state.waiting
-            return replace(state, waiting=state.waiting - {device}), (dismiss,) if waited else ()
-        state = replace(
-            state,
-            members=state.members - {device},
-            suspected=state.suspected - {device},
-            lost=state.lost | {device},
-            cut=frozenset(link for link in state.cut if device not in link),  # it would come back by another one
-        )
-        if state.phase == SCORING and state.history.rounds == self.rounds:
-            return state, (dismiss,)  # everything is done and saved
+        device, dismiss = state.device(event.device), p.Dismiss(device=event.device)
+        if device is None or device.status not in HERE:
+            return state, ()
+        was_member, is_saved = device.status == MEMBER, state.phase == SCORING and state.history.rounds == self.rounds
+        state, starts = self._without(state, device, event.returns)
+        if is_saved:
+            return state, (dismiss,)  # everything is done
+        if not was_member:
+            state, commands = self._expect(state) if state.phase == EXPECTING else (state, ())
+            return state, (dismiss, *starts, *commands)
+        cut = frozenset(link for link in state.cut if device.name not in link)  # it would come back by another one
+        state = replace(state, cut=cut)
         if state.stop:
-            return self._end(state, f"ended as was asked, but {device} was lost: {event.reason}", dismiss)
-        if state.phase in _HELD and state.layout and device not in state.layout.holders:
-            return state, (dismiss,)
-        return self._freeze(replace(state, replan=True), dismiss)
+            return self._end(state, f"ended as was asked, but {device.name} was lost: {event.reason}", dismiss)
+        if state.phase in _HELD and state.layout and device.name not in state.layout.holders:
+            return state, (dismiss, *starts)
+        return self._freeze(replace(state, replan=True), dismiss, *starts)
 
     def _gap(self, state: State, event: p.Gap) -> Step:
         """Run the round again; a link that loses messages again and again is given up, or the device behind it. It is
@@ -332,6 +373,8 @@ class Conductor:
         if state.phase == SCORING and state.history.rounds == self.rounds:
             return state, ()
         link = (event.source, event.target)
+        if outsiders := state.of(LOADING, LOADED, WAITING).intersection(link):  # no round fails with it
+            return self._ended(state, p.Ended(device=min(outsiders), reason=event.reason))
         said = () if link in state.gaps else (p.Report(sentence=event.reason),)
         state = replace(state, gaps=(*state.gaps, link))
         if state.gaps.count(link) < self.most_gaps:
@@ -342,19 +385,36 @@ class Conductor:
         return self._freeze(replace(state, cut=state.cut | {link}, replan=True), *said)
 
     def _silent(self, state: State, event: p.Silent) -> Step:
-        if event.device not in state.members - state.suspected:
+        device = state.device(event.device)
+        if device is None or device.status not in HERE or device.suspected:
             return state, ()
-        return replace(state, suspected=state.suspected | {event.device}), (p.Probe(device=event.device),)
+        return state.with_device(replace(device, suspected=True)), (p.Probe(device=device.name),)
 
     def _heard(self, state: State, event: p.Heard) -> Step:
-        return replace(state, suspected=state.suspected - {event.device}), ()
+        device = state.device(event.device)
+        return (state, ()) if device is None else (state.with_device(replace(device, suspected=False)), ())
+
+    def _overdue(self, state: State, event: p.Overdue) -> Step:
+        """Have it found out for whom the first device waits that owes an answer; at a stop nobody waits longer."""
+        if (event.phase, event.attempt, event.round) != (state.phase, state.attempt, state.history.rounds):
+            return state, ()
+        if not state.owing:
+            return state, ()
+        device, message = state.owing[0], OWED[state.phase]
+        if state.stop and state.phase == FINISHING:
+            return self._end(
+                state,
+                f"ended after round {state.history.rounds} of {self.rounds}, but a checkpoint was not possible within "
+                f"{event.patience_s:.0f} s: {device} has not written its part; run it again to go on",
+            )
+        return state, (p.Blame(device=device, message=message, patience_s=event.patience_s),)
 
     def _slow(self, state: State, event: p.Slow) -> Step:
         """Report a straggler; with `replans_stragglers` the plan is found anew at the border of a round."""
         if event.device not in state.members:
             return state, ()
-        slow = state.slow | {event.device} if self.replans_stragglers else state.slow
-        return replace(state, slow=slow), (p.Report(sentence=f"device {event.device} {event.reason}"),)
+        replan = state.replan or self.replans_stragglers
+        return replace(state, replan=replan), (p.Report(sentence=f"device {event.device} {event.reason}"),)
 
     def _stop_asked(self, state: State, event: p.StopAsked) -> Step:
         """End with a checkpoint; where devices are not at a whole version yet, with the newest one on disk."""
@@ -368,13 +428,22 @@ class Conductor:
         return replace(state, phase=ENDED), (*before, p.End(reason=reason, exit_code=exit_code))
 
 
+def _with_status(state: State, names: Collection[str], status: str) -> tuple[Device, ...]:
+    """Return the records of all devices, in which some have another status."""
+    return tuple(replace(each, status=status) if each.name in names else each for each in state.devices)
+
+
 def _sorted(devices: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(devices))
 
 
 _HANDLERS: Mapping[type[p.Event], Callable[[Conductor, State, Any], Step]] = {
-    p.Joined: Conductor._joined,
+    p.Hello: Conductor._hello,
+    p.Loaded: Conductor._loaded,
+    p.NotBack: Conductor._not_back,
     p.Ended: Conductor._ended,
+    p.Waited: Conductor._waited,
+    p.Overdue: Conductor._overdue,
     p.Silent: Conductor._silent,
     p.Heard: Conductor._heard,
     p.Slow: Conductor._slow,

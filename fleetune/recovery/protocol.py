@@ -32,6 +32,8 @@ class Layout:
     """Devices that write shards of checkpoints."""
     backup_every_rounds: int = 0
     """Rounds between two backups, where there are holders of backups; 0: only when devices move."""
+    average_every_rounds: int = 0
+    """Rounds between two averages of the lanes; 0: there are none."""
 
     @property
     def holders(self) -> frozenset[str]:
@@ -50,12 +52,24 @@ class Event:
 
 
 @record
-class Joined(Event):
-    """A device that is new, or that comes back, has said hello."""
+class Hello(Event):
+    """The process of a device has said hello: it is new, or comes back, and loads."""
 
     device: str
-    at_once: bool = False
-    """True if the running round is to be run again with it."""
+
+
+@record
+class Loaded(Event):
+    """A device that has said hello has loaded its part of the first plan, and may take part."""
+
+    device: str
+
+
+@record
+class NotBack(Event):
+    """A device's process was to be started, and did not come."""
+
+    device: str
 
 
 @record
@@ -64,6 +78,8 @@ class Ended(Event):
 
     device: str
     reason: str
+    returns: bool = True
+    """False if its next process would end like this one."""
 
 
 @record
@@ -96,6 +112,24 @@ class Gap(Event):
     source: str
     target: str
     reason: str
+
+
+@record
+class Waited(Event):
+    """The time of `Wait` is over."""
+
+    attempt: Attempt
+
+
+@record
+class Overdue(Event):
+    """The devices of a phase owe their answers for longer than is to be expected."""
+
+    attempt: Attempt
+    phase: str
+    round: int
+    """Rounds that were committed when the wait began."""
+    patience_s: float
 
 
 @record
@@ -148,8 +182,6 @@ class CommitLogged(Event):
     round: int
     checkpoint: bool = False
     """True if the state after this round is due to be saved."""
-    averages: bool = False
-    """True if lanes are averaged after this round: to plan anew around a straggler waits for the next one."""
 
 
 @record
@@ -225,6 +257,31 @@ class Dismiss(Command):
 
 
 @record
+class StartAgain(Command):
+    """Start a device's process after a pause; answered by `Hello` or `NotBack`."""
+
+    device: str
+    pause_s: float
+
+
+@record
+class Wait(Command):
+    """Wait for lost devices; answered by `Waited`, unless one is back before."""
+
+    attempt: Attempt
+    longest_s: float
+
+
+@record
+class Blame(Command):
+    """Find out for whom a device waits, which owes a message for too long; answered by `Ended` of one of them."""
+
+    device: str
+    message: str
+    patience_s: float
+
+
+@record
 class Probe(Command):
     """Ask a silent device at once; answered by `Heard` or `Ended`."""
 
@@ -244,11 +301,6 @@ class Revise(Command):
 
     attempt: Attempt
     devices: tuple[str, ...]
-    lost: tuple[str, ...]
-    """Devices that were in the plan before, or in no plan yet, and are gone."""
-    joined: tuple[str, ...]
-    slow: tuple[str, ...]
-    """Devices whose pace is to be measured anew."""
     cut: tuple[tuple[str, str], ...]
     """Directed links that have lost messages again and again; the plan must not use them."""
 

@@ -1,6 +1,7 @@
 """What the conductor knows between two events.
 
 COLLECTING  all members were told to abort; waits for what they hold and for writes that are under way
+EXPECTING   waits for a lost device that may be back soon, where nothing but time is lost with it
 REVISING    waits for a plan for the members
 MOVING      waits until every device has all that the plan wants on it
 REWINDING   waits until rounds that are run again are cut from the log
@@ -12,14 +13,18 @@ ENDED       drops every event
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fleetune.contracts.record import record
 from fleetune.recovery.holdings import INITIAL, Attempt, History, Holding, Version
+from fleetune.recovery.membership import MEMBER, WAITING, Device
 from fleetune.recovery.protocol import Layout
 
 COLLECTING, REVISING, MOVING, REWINDING = "collecting", "revising", "moving", "rewinding"
 RUNNING, LOGGING, FINISHING, ENDED = "running", "logging", "finishing", "ended"
-SCORING = "scoring"
+SCORING, EXPECTING = "scoring", "expecting"
+OWED = {COLLECTING: "aborted", MOVING: "moved", RUNNING: "ready", FINISHING: "saved"}
+"""Phase -> the message that each device of it owes."""
 KEPT_CHECKPOINTS = 2
 COMMIT, REWIND = "commit", "rewind"
 
@@ -34,22 +39,15 @@ class State:
     """The commit log as it is known to be on disk, without a write that is under way."""
     on_disk: tuple[Version, ...]
     """Versions of complete checkpoints that are kept, and INITIAL."""
-    members: frozenset[str]
-    """Devices that live and were told of the attempt."""
+    devices: tuple[Device, ...]
     layout: Layout | None = None
     """The newest plan; None until there is one."""
     replan: bool = False
     """True if another plan is to be found: for other devices, paces or links."""
-    waiting: frozenset[str] = frozenset()
-    """Devices that join at the border of a round, or at the next loss."""
-    suspected: frozenset[str] = frozenset()
     writing: frozenset[str] = frozenset()
     """COMMIT or REWIND, while it is under way on the coordinator's disk."""
     completing: frozenset[Version] = frozenset()
     """Checkpoints that are being collected and marked."""
-    lost: frozenset[str] = frozenset()
-    joined: frozenset[str] = frozenset()
-    slow: frozenset[str] = frozenset()
     cut: frozenset[tuple[str, str]] = frozenset()
     gaps: tuple[tuple[str, str], ...] = ()
     """Links of the gaps since the last commit."""
@@ -67,6 +65,40 @@ class State:
     backup: Version = INITIAL
     """The newest version whose snapshots and backups are whole."""
     stop: bool = False
+
+    @property
+    def members(self) -> frozenset[str]:
+        """Devices that live and were told of the attempt."""
+        return self.of(MEMBER)
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Devices that join at the border of a round, or at the next loss."""
+        return self.of(WAITING)
+
+    def of(self, *statuses: str) -> frozenset[str]:
+        """Return the devices with one of these statuses."""
+        return frozenset(device.name for device in self.devices if device.status in statuses)
+
+    def device(self, name: str) -> Device | None:
+        """Return what is known of a device; None for one that nobody has heard of."""
+        return next((device for device in self.devices if device.name == name), None)
+
+    def with_device(self, changed: Device) -> "State":
+        """Return the state in which this is known of a device."""
+        others = tuple(device for device in self.devices if device.name != changed.name)
+        return replace(self, devices=tuple(sorted((*others, changed), key=lambda device: device.name)))
+
+    @property
+    def owing(self) -> tuple[str, ...]:
+        """Devices from which the phase waits for an answer."""
+        if self.phase == COLLECTING:
+            return tuple(sorted(self.members - self.answered))
+        if self.phase == MOVING:
+            return tuple(sorted(self.plan.holders - self.answered))
+        if self.phase == RUNNING:
+            return tuple(sorted(set(self.plan.devices) - self.answered))
+        return tuple(sorted(set(self.plan.savers) - self.saved)) if self.phase == FINISHING and self.saving else ()
 
     @property
     def plan(self) -> Layout:

@@ -12,12 +12,13 @@ from fleetune.contracts.metrics import span_s
 from fleetune.contracts.plan import Plan, PlanResult
 from fleetune.errors import Infeasible, Refused
 from fleetune.formatting import size
+from fleetune.program.in_force import averages_after
 from fleetune.recovery.holdings import INITIAL, needs_of
 from fleetune.recovery.protocol import Layout, Move
 from fleetune.recovery.transfers import Item
 from fleetune.training.batches import lane_samples, shares_batches
 from fleetune.training.migration import LinkRates
-from fleetune.training.roles import averages_after, savers_of
+from fleetune.training.roles import savers_of
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_state import ModelDescription
 
@@ -86,15 +87,12 @@ class Revisions:
         """Return a plan by its number."""
         return self._results[revision]
 
-    def averages_after(self, round: int) -> bool:
-        """Return whether the newest plan averages its lanes after a round (from 0)."""
-        return averages_after(self._results[self.newest].plan, round, self._task.training.rounds)
-
     def durations_s(self, done: int) -> tuple[float, float]:
         """Return the forecast seconds of a round of the newest plan, and those of the average that its devices make
         once so many rounds are done; 0 where they make none."""
         found = self._results[self.newest]
-        if not done or not self.averages_after(done - 1):
+        every, rounds = found.plan.average_every_rounds, self._task.training.rounds
+        if not done or not averages_after(every, done - 1, rounds):
             return found.objective, 0.0
         if self.newest not in self._averages_s:
             rows = average_rows(found.plan, self._task.fleet, self._task.profile)
@@ -110,6 +108,7 @@ class Revisions:
             needs=needs_of(plan, self._described.unit_items),
             savers=savers_of(plan),
             backup_every_rounds=plan.backup_every_rounds,
+            average_every_rounds=plan.average_every_rounds,
         )
 
     def revise(

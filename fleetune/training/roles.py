@@ -1,7 +1,4 @@
-"""What follows from a plan beyond its program.
-
-It tells who writes checkpoints, and after which rounds lanes are averaged.
-"""
+"""What follows from a plan beyond its program: who writes checkpoints."""
 
 from fleetune.contracts.plan import Plan
 from fleetune.program import seats_of
@@ -22,9 +19,3 @@ def savers_of(plan: Plan) -> tuple[str, ...]:
 def keeps_residuals(plan: Plan, device: str) -> bool:
     """Return whether a device has a link with error feedback to another one."""
     return any(use.feedback and use.source == device for use in plan.links)
-
-
-def averages_after(plan: Plan, round: int, rounds: int) -> bool:
-    """Return whether the lanes' parameters are averaged after a round (from 0): every so many, and after the last."""
-    every = plan.average_every_rounds
-    return bool(every) and ((round + 1) % every == 0 or round + 1 == rounds)

@@ -14,7 +14,7 @@ from fleetune.contracts.plan import Plan
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
 from fleetune.program import DeviceProgram
-from fleetune.program.in_force import moved, regated
+from fleetune.program.in_force import averages_after, moved, regated
 from fleetune.recovery.holdings import SentBackup, Version, backups_of
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
@@ -24,7 +24,7 @@ from fleetune.training.exchange import Exchange, attempt_of
 from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
 from fleetune.training.optimizer import NamedOptimizer
-from fleetune.training.roles import averages_after, keeps_residuals
+from fleetune.training.roles import keeps_residuals
 from fleetune.training.rounds import RoundContext, RoundRunner
 from fleetune.training.task import WorkerTask
 from fleetune.training.worker_state import CommittedState, ModelDescription, WorkerState, load_state
@@ -61,7 +61,7 @@ class RunningPlan:
 
     def averages_after(self, round: int) -> bool:
         """Return whether lanes are averaged after a round."""
-        return averages_after(self.context.plan, round, self.task.training.rounds)
+        return averages_after(self.context.plan.average_every_rounds, round, self.task.training.rounds)
 
     def is_after(self, order: Migration) -> bool:
         """Return whether a migration changes nothing here."""

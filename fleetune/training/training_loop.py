@@ -12,7 +12,6 @@ from typing import Any
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import PROCESS
 from fleetune.contracts.metrics import RoundMetrics
-from fleetune.contracts.plan import Plan
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, first_line
 from fleetune.filesystem import STORE, disk_error
 from fleetune.monitoring import EventLog
@@ -34,7 +33,6 @@ from fleetune.training.migration import Migration, describe_version, parse_holdi
 from fleetune.training.pace import PaceWatch
 from fleetune.training.parcels import FETCH, StoredParcels
 from fleetune.training.patience import Patience
-from fleetune.training.returns import Returns, first_outsider
 from fleetune.training.revisions import Revisions
 from fleetune.training.round_metrics import round_metrics
 from fleetune.training.task import TrainingTask
@@ -73,6 +71,8 @@ class TrainingLoop:
             links={(link.source, link.target): link.bytes_per_s for link in task.fleet.links},
             replans_stragglers=task.training.replan_stragglers and task.around_stragglers is not None,
             scores_every_rounds=validation.every_rounds,
+            returns=task.returns,
+            waits=bool(plan.collector),
         )
         self._ready: dict[str, Mapping[str, Any]] = {}
         self._commit: dict[str, Any] | None = None
@@ -83,19 +83,18 @@ class TrainingLoop:
         """Of the checkpoint that devices are going back to."""
         self._begun = False
         """True once a round was started."""
-        self._patience = Patience(lambda: self._workers.now_s(), task.training.rounds)
-        self._returns = Returns(lambda: self._workers.now_s(), task.training.rounds, task.spares)
-        self._new = False
-        """True if a device has come back since the last round began."""
-        self._postponed: p.Revise | None = None
-        """Waits for a device to come back."""
-        self._revised_since_s = 0.0
+        self._patience = Patience(lambda: self._workers.now_s())
+        self._timers: list[tuple[float, p.StartAgain | p.Wait]] = []
+        """What is due at a time."""
         self._end: p.End | None = None
         self._cause: p.Event | None = None
         self._pace = PaceWatch(task)
         self._carries_out: Mapping[type[p.Command], Callable[[Any], Iterable[p.Event]]] = {
             p.Abort: self._abort,
             p.Dismiss: self._dismiss,
+            p.StartAgain: self._set_timer,
+            p.Wait: self._set_timer,
+            p.Blame: self._blame,
             p.Probe: self._probe,
             p.Report: self._report,
             p.Revise: self._revise,
@@ -125,7 +124,9 @@ class TrainingLoop:
             with WorkerGroup(self._task, newest.folder if newest else None, self._events) as self._workers:
                 self._workers.plan_in_force = lambda: self._decisions.plan
                 with self._task.stop.deferred():
-                    self._follow(self._conductor.start(1, self._workers.living, history, on_disk), None)
+                    self._follow(
+                        self._conductor.start(1, self._workers.living, history, on_disk, self._task.spares), None
+                    )
                     while self._end is None:
                         for event in self._events_of(self._workers.receive()):
                             self._tell(event)
@@ -157,28 +158,27 @@ class TrainingLoop:
             yield p.Scored(version=self._state.history.version, enough=answer.enough)
         if self._task.stop.asked and not self._state.stop:
             yield p.StopAsked()
-        for device in self._returns.take_due():
-            self._workers.start_again(device)
-        waits = self._postponed
-        if waits and not self._returns.worth_waiting(self._task.plan.plan, waits.devices, self._revised_since_s):
-            yield from self._find_plan(waits)
-        late = self._patience.late(self._state, *self._revisions.durations_s(self._state.history.rounds))
-        if late is not None:
-            yield self._lost(self._workers.give_up(*late))
+        now_s = self._workers.now_s()
+        due = [each for at_s, each in self._timers if at_s <= now_s]
+        self._timers = [(at_s, each) for at_s, each in self._timers if at_s > now_s]
+        for command in due:
+            if isinstance(command, p.Wait):
+                yield p.Waited(attempt=command.attempt)
+            else:
+                self._workers.start_again(command.device)
+        overdue = self._patience.overdue(self._state, *self._revisions.durations_s(self._state.history.rounds))
+        if overdue is not None:
+            yield overdue
 
     def _found(self, each: Found) -> Iterable[p.Event]:
         if isinstance(each, Said):
             yield from self._said(each)
         elif isinstance(each, NotBack):
             self._task.note(f"device {each.device} {each.why}")
-            self._returns.lost(each.device, self._state.history.rounds)
-        elif isinstance(each, MessageLost) and (outsider := self._outsider(each.source, each.target)):
-            yield self._lost(self._workers.lost(outsider, each.why))
+            yield p.NotBack(device=each.device)
         elif isinstance(each, MessageLost):
             self._newest_loss = TryAgain(f"{each.why}; run again to go on from the newest checkpoint")
             yield p.Gap(attempt=self._state.attempt, source=each.source, target=each.target, reason=each.why)
-        elif isinstance(each, FellSilent) and self._outsider(each.device):
-            self._workers.probe(each.device)
         elif isinstance(each, FellSilent):
             yield p.Silent(device=each.device)
         elif isinstance(each, HeardAgain):
@@ -186,28 +186,21 @@ class TrainingLoop:
         else:
             yield self._lost(each)
 
-    def _outsider(self, *names: str) -> str | None:
-        return first_outsider(names, self._workers.living, self._state.members)
-
     def _said(self, said: Said) -> Iterable[p.Event]:
         device, header = said.device, said.header
         try:
             if said.kind == "hello":
-                self._new = True
-                spare = device not in self._task.plan.plan.devices
+                spare = device in self._task.spares
                 self._task.note(f"device {device} {'may help' if spare else 'is back'}")
-                self._returns.loads(device)
-            if said.kind == "loaded" or (said.kind == "hello" and self._postponed):  # then all wait for it
-                yield from self._returns.arrive(device, self._state, self._task.plan.plan)
+                yield p.Hello(device=device)
+            elif said.kind == "loaded":
+                yield p.Loaded(device=device)
             elif said.kind == "aborted":
                 yield p.Held(device=device, attempt=attempt_of(header), holdings=parse_holdings(device, header))
             elif said.kind == "moved":
                 yield p.Moved(device=device, attempt=attempt_of(header))
             elif said.kind == "ready":
                 self._ready[device] = header
-                if joined := self._returns.take_averaged(device, self._state, self._newest_plan):
-                    yield from joined
-                    return
                 yield p.Prepared(device=device, attempt=attempt_of(header), round=int(header["round"]))
             elif said.kind == FETCH and self._parcels is not None:
                 self._parcels.send(self._workers.exchange, device, int(header["parcel"]))
@@ -225,15 +218,11 @@ class TrainingLoop:
         self._pace.forget(lost.device)
         if len(self._workers.living) > 1:
             self._task.note(f"device {lost.device} {lost.why}")
-        will = self._task.returns and not isinstance(lost.error, Infeasible)
-        if self._returns.left(lost.device, self._state.history.rounds, will=will):
-            self._workers.dismiss(lost.device)
-        return p.Ended(device=lost.device, reason=lost.why)
+        return p.Ended(device=lost.device, reason=lost.why, returns=not isinstance(lost.error, Infeasible))
 
     def _abort(self, command: p.Abort) -> Iterable[p.Event]:
         self._ready.clear()
         self._shards.clear()
-        self._postponed = None
         self._workers.begin_attempt(command.attempt, command.devices)
         return ()
 
@@ -242,9 +231,16 @@ class TrainingLoop:
             why = f"is given up: {self._cause.reason}"
             self._events.lost(command.device, why)
             self._task.note(f"device {command.device} {why}")
-            self._returns.left(command.device, self._state.history.rounds, will=self._task.returns)
         self._workers.dismiss(command.device)
         return ()
+
+    def _set_timer(self, command: p.StartAgain | p.Wait) -> Iterable[p.Event]:
+        after_s = command.pause_s if isinstance(command, p.StartAgain) else command.longest_s
+        self._timers.append((self._workers.now_s() + after_s, command))
+        return ()
+
+    def _blame(self, command: p.Blame) -> Iterable[p.Event]:
+        yield self._lost(self._workers.give_up(command.device, command.message, command.patience_s))
 
     def _probe(self, command: p.Probe) -> Iterable[p.Event]:
         self._workers.probe(command.device)
@@ -256,19 +252,6 @@ class TrainingLoop:
         return ()
 
     def _revise(self, command: p.Revise) -> Iterable[p.Event]:
-        """Find a plan; one with a collector waits first for a lost device, which may be back soon."""
-        self._revised_since_s = self._workers.now_s()
-        if self._returns.worth_waiting(self._task.plan.plan, command.devices, self._revised_since_s):
-            self._postponed = command
-            return ()
-        return self._find_plan(command)
-
-    @property
-    def _newest_plan(self) -> Plan:
-        return self._revisions.result(self._revisions.newest).plan
-
-    def _find_plan(self, command: p.Revise) -> Iterable[p.Event]:
-        self._postponed = None
         try:
             paces = self._pace.slow if self._conductor.replans_stragglers else {}
             layout = self._revisions.revise(command.devices, paces, command.cut)
@@ -300,7 +283,7 @@ class TrainingLoop:
 
     def _is_away(self, device: str) -> bool:
         """Return whether a device may not see this disk, but what was put on its own when it started."""
-        started_with_all = not (self._begun or self._new or self._task.local)
+        started_with_all = not (self._begun or self._workers.returned or self._task.local)
         return not started_with_all and self._task.fleet.device(device).launcher != PROCESS
 
     def _tell_recovery(self, command: p.Move) -> None:
@@ -325,7 +308,7 @@ class TrainingLoop:
 
     def _start_round(self, command: p.StartRound) -> Iterable[p.Event]:
         self._workers.limit_cpu()
-        self._begun, self._new = True, False
+        self._begun = True
         scale = next_scale(self._task.model, self._log.rounds)
         told = {"round": command.round, "loss_scale": scale, "rested": dict(self._log.rested)}
         self._workers.send(command.devices, "start", {"attempt": command.attempt, **told})
@@ -349,8 +332,7 @@ class TrainingLoop:
         self._ready = {}
         due = self._saver.due(round + 1)
         slow = self._pace.observe(ran, round, self._measured.newest)
-        averages = self._revisions.averages_after(round)
-        return (*slow, p.CommitLogged(attempt=command.attempt, round=round, checkpoint=due, averages=averages))
+        return (*slow, p.CommitLogged(attempt=command.attempt, round=round, checkpoint=due))
 
     def _send_commit(self, command: p.SendCommit) -> Iterable[p.Event]:
         assert self._commit is not None and self._metrics is not None, "a commit that is sent was logged"

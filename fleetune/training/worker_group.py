@@ -38,8 +38,8 @@ from fleetune.training.measurements import decode_rows
 from fleetune.training.memory_need import describe_fullness, describe_need
 from fleetune.training.migration import PARCEL_BYTES
 from fleetune.training.parcels import FETCH
-from fleetune.training.returns import Returning
 from fleetune.training.round_report import check_report
+from fleetune.training.started_worker import StartedWorker
 from fleetune.training.task import COORDINATOR, TrainingTask
 from fleetune.training.worker_command import WorkerCommands
 from fleetune.training.written_shards import DeviceShards, take_shards
@@ -70,21 +70,14 @@ class WorkerGroup:
         """All that are started, spares later."""
         run = secrets.token_hex(8)
         self._attempt = FIRST_ATTEMPT
-        self._jobs: dict[str, Job] = {}
-        self._unlimited = set[str]()
-        """Devices whose workers are not held to their CPU shares yet."""
+        self._workers = {device: StartedWorker(here=device not in task.spares) for device in self.devices}
         self._received: list[Found] = []
         self._liveness = Liveness(COORDINATOR, task.plan.objective, time.monotonic)
         keys, own_keys = {device: new_key_pair() for device in self.devices}, new_key_pair()
         self._public = {device: pair.public for device, pair in keys.items()}
-        self._returning = Returning()
-        self._connected: dict[str, str] = {}
-        """Device -> the address that it listens on."""
-        self._unused = set[str]()
-        """Devices that have come back, or are spare, and have had no part in a plan since."""
+        self._starts = ThreadPoolExecutor(1, thread_name_prefix="start-again")
         self.plan_in_force: Callable[[], Plan] = lambda: task.plan.plan
         """The one whose work devices do."""
-        self._gone, self._back = set[str](task.spares), set[str]()
         listen = Listen(bind=task.sites.listen)
         self._endpoint = task.make_endpoint(
             COORDINATOR, own_keys, self._public, run=run, listen=listen, note=self._log_refused
@@ -111,7 +104,7 @@ class WorkerGroup:
     @property
     def living(self) -> tuple[str, ...]:
         """Devices that were started and not lost."""
-        return tuple(device for device in self.devices if device not in self._gone)
+        return tuple(device for device, worker in self._workers.items() if worker.here)
 
     def now_s(self) -> float:
         """Return the time without the periods in which this process itself was suspended."""
@@ -125,7 +118,10 @@ class WorkerGroup:
         """
         if not self._received:
             self._receive_all()
-            self._received += [*self._losses(), *self._returning.take_failed()]
+            self._received += self._losses()
+            for device, worker in self._workers.items():
+                if why := worker.take_failure():
+                    self._received.append(NotBack(device, why))
         found, self._received = self._received, []
         return found
 
@@ -147,48 +143,59 @@ class WorkerGroup:
     def probe(self, device: str) -> None:
         """Ask a device for a sign of life; what follows is a `HeardAgain`, or a `Lost`."""
         self._liveness.begin_probe(device)
-        self._watch.ask(device, self._connected[device], lambda: device in self._gone)
+        worker = self._workers[device]
+        self._watch.ask(device, worker.address, lambda: not worker.here)
 
     def dismiss(self, device: str) -> None:
         """End a device's process, if it lives, and listen to it no more."""
-        self._gone.add(device)
-        self._connected.pop(device, None)
+        worker = self._workers[device]
+        worker.here, worker.address = False, ""
         self._liveness.remove_device(device)
-        in_background(f"dismiss-{device}", lambda: self._jobs[device].stop(grace_s=0.0)).join(DISMISSED_S)
+        in_background(f"dismiss-{device}", lambda: self._job(device).stop(grace_s=0.0)).join(DISMISSED_S)
 
     def start_again(self, device: str) -> None:
         """Start the worker of a lost or spare device, without waiting for it: it says hello, or `NotBack` tells why
         not.
         """
-        job = self._jobs.get(device)
-        if job is not None and job.poll() is None:
+        worker = self._workers[device]
+        if worker.job is not None and worker.job.poll() is None:
             self._received.append(NotBack(device, "is not started again, as its worker has not ended"))
             return
         self._endpoint.disconnect(device)
-        self._returning.start(device, self._task.sites.launcher(device), self._commands.of(device, returns=True))
+        command = self._commands.of(device, returns=True)
+        worker.starting = self._starts.submit(self._task.sites.launcher(device).start, command)
 
     @property
     def gone(self) -> tuple[str, ...]:
         """Devices that were lost, or not started yet."""
-        return tuple(device for device in self.devices if device in self._gone)
+        return tuple(device for device, worker in self._workers.items() if not worker.here)
 
     @property
     def returned(self) -> dict[str, str]:
         """Device -> the address that it listens on, of those that have come back."""
-        return {device: address for device, address in self._connected.items() if device in self._back}
+        return {device: address for device, address in self._addresses.items() if self._workers[device].returned}
+
+    @property
+    def _addresses(self) -> dict[str, str]:
+        return {device: worker.address for device, worker in self._workers.items() if worker.address}
+
+    def _job(self, device: str) -> Job:
+        job = self._workers[device].job
+        assert job is not None, "a spare that was never started is asked nothing"
+        return job
 
     def limit_cpu(self) -> None:
         """Hold the workers that have come since the last call to their devices' CPU shares, once they have loaded.
 
         Where that fails, as an engine cannot be asked, the user is told, and it is tried again with the next call.
         """
-        for device in [each for each in self.living if each in self._unlimited]:
+        for device in [each for each in self.living if not self._workers[each].limited]:
             try:
-                self._jobs[device].limit_cpu()
+                self._job(device).limit_cpu()
             except TryAgain as error:
                 self._task.note(f"device {device} may compute faster than its share: {error}")
             else:
-                self._unlimited.discard(device)
+                self._workers[device].limited = True
 
     def _is_old(self, said: Said) -> bool:
         try:
@@ -199,7 +206,7 @@ class WorkerGroup:
     def collect(self, devices: Iterable[str], shards: DeviceShards, round: int) -> None:
         """Take what these devices have written of the state after `round` rounds; TryAgain as `take_shards` says."""
         for device in devices:
-            take_shards(self._task.work, round, device, self._jobs[device], shards.get(device, ()))
+            take_shards(self._task.work, round, device, self._job(device), shards.get(device, ()))
 
     def send(self, devices: Iterable[str], kind: str, header: dict[str, Any]) -> None:
         """Send a control message to these workers."""
@@ -217,7 +224,7 @@ class WorkerGroup:
     def end(self, at_once: bool = False) -> None:
         """Stop every worker and the coordinator's links; `at_once`: without waiting for what they do. Repeatable."""
         self._alive_thread.__exit__()
-        for device in list(self._connected):
+        for device in self._addresses:
             if self._endpoint.connected(device):
                 self._endpoint.send(device, Message("stop", {}))
         patience_s = time.monotonic() + (0.0 if at_once else END_S)
@@ -226,10 +233,10 @@ class WorkerGroup:
             if job.wait(max(0.0, patience_s - time.monotonic())) is None:
                 job.stop(grace_s=0.0)
 
-        jobs = [*self._jobs.values(), *self._returning.take_all()]
+        jobs = [job for worker in self._workers.values() for job in worker.take_all()]
         with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="end-worker") as pool:
             list(pool.map(end, jobs))
-        self._returning.close()
+        self._starts.shutdown()  # only now, as these end with its thread
         self._watch.close()
         self._endpoint.close()
 
@@ -241,14 +248,13 @@ class WorkerGroup:
             self._adopt(device, task.sites.launcher(device).start(self._commands.of(device, seen)))
 
     def _adopt(self, device: str, job: Job) -> None:
-        self._jobs[device] = job
-        self._unlimited.add(device)
+        self._workers[device].adopt(job)
         self._watch.watch_end(device, job)
 
     def _connect_workers(self) -> None:
         """Send every worker the addresses of the others, once all have said hello."""
         give_up_s = self.now_s() + STARTING_S
-        while late := [device for device in self.living if device not in self._connected]:
+        while late := [device for device in self.living if not self._workers[device].address]:
             for each in self.receive():
                 if isinstance(each, Lost):
                     raise each.error
@@ -258,7 +264,7 @@ class WorkerGroup:
                     self.probe(each.device)
             if self.now_s() > give_up_s:
                 raise self.give_up(late[0], "hello", STARTING_S).error
-        self.send(self.living, "welcome", {"addresses": dict(self._connected)})
+        self.send(self.living, "welcome", {"addresses": self._addresses})
 
     def _receive_all(self) -> bool:
         """Handle all messages that have arrived, waiting up to POLL_S for the first; return whether there was one."""
@@ -274,14 +280,15 @@ class WorkerGroup:
 
     def _handle(self, received: Received) -> None:
         device, kind, header = received.sender, received.message.kind, received.message.header
-        if device in self._returning and kind == "hello":
+        worker = self._workers[device]
+        if worker.starting is not None and kind == "hello":
             self._welcome_back(device, header)
             self._received.append(Said(device, kind, header))
-        if device in self._gone:
-            if kind == "beat" and device not in self._returning:  # it was frozen, or its engine was out of reach
+        if not worker.here:
+            if kind == "beat" and worker.starting is None:  # it was frozen, or its engine was out of reach
                 with suppress(FleetuneError):  # nothing leads to it since its new start, which failed
                     self._endpoint.send(device, Message("stop", {}))
-        elif kind != "hello" or device not in self._connected:
+        elif kind != "hello" or not worker.address:
             self._take_in(device, received)
 
     def _take_in(self, device: str, received: Received) -> None:
@@ -303,7 +310,7 @@ class WorkerGroup:
             if kind == "aborted":
                 self._liveness.forgive(device, header.get("lost", {}))
             if kind == "moved" and device in self.plan_in_force().devices:
-                self._unused.discard(device)
+                self._workers[device].used = True
             if not self._is_old(said := Said(device, kind, header)):
                 if kind == "ready":
                     check_report(device, header, [lane.name for lane in self.plan_in_force().lanes])
@@ -313,25 +320,26 @@ class WorkerGroup:
 
     def _connect(self, device: str, header: dict[str, Any]) -> None:
         """Connect to a worker by the address in its first message; Refused if the address is malformed."""
-        if device not in self._connected:
+        if not self._workers[device].address:
             address = str(header.get("address"))
             self._endpoint.connect(device, address, self._public[device])
-            self._connected[device] = address
+            self._workers[device].address = address
             self.exchange.split(device, PARCEL_BYTES)
             self._liveness.add_device(device)
             self._events.joined(device)
 
     def _welcome_back(self, device: str, header: dict[str, Any]) -> None:
-        self._adopt(device, self._returning.take(device))
-        self._gone.discard(device)
+        worker = self._workers[device]
+        started, worker.starting = worker.starting, None
+        assert started is not None, "it was started"
+        self._adopt(device, started.result())
         self._connect(device, header)
-        self._back.add(device)
-        self._unused.add(device)
-        self.send([device], "welcome", {"addresses": dict(self._connected)})
+        worker.returned, worker.used = True, False
+        self.send([device], "welcome", {"addresses": self._addresses})
 
     def _announce_alive(self) -> None:
         """Send every worker a sign of life, without which it ends by itself; runs even while this process is busy."""
-        for device in list(self._connected):
+        for device in self._addresses:
             with suppress(FleetuneError):  # it was dismissed just now
                 self._endpoint.send(device, Message(COORDINATOR_ALIVE, {}))
 
@@ -341,18 +349,18 @@ class WorkerGroup:
         self._events.lost(device, why)
         said = f"device {device} failed: {why}; log: {self._commands.log(device)}"
         error = by_exit_code(code if isinstance(code, int) else TryAgain.exit_code, said)
-        if device in self._unused and isinstance(error, TryAgain):
+        if not self._workers[device].used and isinstance(error, TryAgain):
             return Lost(device, f"failed: {why}", error)
         raise error
 
     def _losses(self) -> list[Found]:
         """Return what is lost or silent; a worker that has ended comes first, since other failures follow from it."""
         for device in self.living:
-            code = self._jobs[device].poll()
+            code = self._job(device).poll()
             if code is not None:
                 if code >= 0:
                     self._await_explanation()
-                return [self._end_of(device, self._jobs[device], code)]
+                return [self._end_of(device, self._job(device), code)]
         down_s = self._endpoint.down_s
         for device in self._watch.answers():
             self._liveness.record_answer(device)
@@ -385,7 +393,7 @@ class WorkerGroup:
     def _lost(self, fault: Fault) -> Lost:
         """Return the loss of a device; TryAgain for a fault of none."""
         if fault.device:
-            return self.lost(fault.device, fault.why + describe_fullness(fault.device, self._jobs[fault.device]))
+            return self.lost(fault.device, fault.why + describe_fullness(fault.device, self._job(fault.device)))
         self._events.lost("", fault.why)
         raise TryAgain(f"{fault.why}; run again to go on from the newest checkpoint")
 

@@ -1,14 +1,16 @@
 """The conductor's answers to single events, where the order of others does not matter."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fleetune.errors import Refused
 from fleetune.recovery import holdings as h
 from fleetune.recovery import protocol as p
-from fleetune.recovery.conductor import Conductor
-from fleetune.recovery.state import COLLECTING, FINISHING, LOGGING, RUNNING, SCORING, State
+from fleetune.recovery.conductor import WAIT_S, Conductor
+from fleetune.recovery.membership import AWAY, CALM_ROUNDS, FIRST_S, LOADED, MAX_IN_A_ROW, MAX_S, Device
+from fleetune.recovery.state import COLLECTING, EXPECTING, FINISHING, LOGGING, RUNNING, SCORING, State
 from tests.support.recovery.conductors import ON, conductor, layout, prepared, running, tell
 
 
@@ -70,7 +72,7 @@ def test_a_lost_device_leads_through_a_backup_to_a_new_plan() -> None:
         h.Holding(device="a", version=three, form=h.BACKUP, items=ON["b"]),
     ]
     state, told = tell(rules, state, reported(state, "a", *held))
-    assert told == [p.Revise(attempt=state.attempt, devices=("a",), lost=("b",), joined=(), slow=(), cut=())]
+    assert told == [p.Revise(attempt=state.attempt, devices=("a",), cut=())]
     state, told = tell(rules, state, p.Revised(attempt=state.attempt, layout=layout("a")))
     report, move = told
     assert isinstance(report, p.Report) and "main/x" in report.sentence
@@ -152,15 +154,15 @@ def test_a_straggler_is_reported_and_replanned_around_only_if_that_is_wanted() -
     state, told = tell(rules, state, *done)
     assert state.phase == COLLECTING and [type(each) for each in told] == [p.LogCommit, p.SendCommit, p.Abort]
     held = [reported(state, device, live(state, device, state.history.version)) for device in "ab"]
-    revise = tell(rules, state, *held)[1][-1]
-    assert isinstance(revise, p.Revise) and revise.slow == ("b",)
+    assert isinstance(tell(rules, state, *held)[1][-1], p.Revise)
 
 
 def test_a_straggler_is_not_replanned_around_while_lanes_are_averaged() -> None:
     """Bug: the abort met devices in the middle of the average, so that all went back to the newest checkpoint."""
     rules = conductor(replans_stragglers=True)
-    state, _ = tell(rules, running(rules), p.Slow(device="b", reason="takes twice its time"))
-    averaging = p.CommitLogged(attempt=state.attempt, round=4, averages=True)
+    made = replace(layout("a", "b"), average_every_rounds=5)
+    state, _ = tell(rules, running(rules, made), p.Slow(device="b", reason="takes twice its time"))
+    averaging = p.CommitLogged(attempt=state.attempt, round=4)
     state, told = tell(rules, state, *prepared(state, "a", "b"), averaging)
     assert state.phase == RUNNING and isinstance(told[-1], p.SendCommit) and told[-1].starts_next
     state, told = tell(rules, state, *prepared(state, "a", "b"), p.CommitLogged(attempt=state.attempt, round=5))
@@ -170,7 +172,7 @@ def test_a_straggler_is_not_replanned_around_while_lanes_are_averaged() -> None:
 def test_a_device_joins_at_the_border_of_a_round_and_is_told_of_nothing_before() -> None:
     """The running round ends undisturbed; then all are asked what they hold, the newcomer too."""
     rules = conductor()
-    state, told = tell(rules, running(rules), p.Joined(device="c"))
+    state, told = tell(rules, running(rules), p.Hello(device="c"), p.Loaded(device="c"))
     assert told == [] and state.phase == RUNNING and "c" not in state.members
     done = [*prepared(state, "a", "b"), p.CommitLogged(attempt=state.attempt, round=4)]
     state, told = tell(rules, state, *done)
@@ -178,17 +180,14 @@ def test_a_device_joins_at_the_border_of_a_round_and_is_told_of_nothing_before()
     assert told[2] == p.Abort(attempt=h.Attempt(1, 2), devices=("a", "b", "c"))
 
 
-def test_a_device_joins_at_once_where_that_costs_less_than_waiting() -> None:
-    """Where it is wanted at once, the running round is run again with it; where a plan is being looked for, no round
-    runs, and the plan that is found for the others only comes too late."""
+def test_a_device_joins_at_once_where_a_plan_is_being_looked_for() -> None:
+    """No round runs then, and the plan that is found for the others only comes too late."""
     rules = conductor()
-    state, told = tell(rules, running(rules), p.Joined(device="c", at_once=True))
-    assert told == [p.Abort(attempt=h.Attempt(1, 2), devices=("a", "b", "c"))]
     state, told = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
     state, (revise,) = tell(rules, state, reported(state, "a", live(state, "a", state.history.version)))
     assert isinstance(revise, p.Revise) and revise.devices == ("a",)
     late = p.Revised(attempt=state.attempt, layout=layout("a"))
-    state, told = tell(rules, state, p.Joined(device="b"), late)
+    state, told = tell(rules, state, p.Hello(device="b"), p.Loaded(device="b"), late)
     assert told == [p.Abort(attempt=h.Attempt(1, 3), devices=("a", "b"))]
 
 
@@ -308,3 +307,115 @@ def test_a_plan_for_a_device_that_is_gone_is_refused() -> None:
     state, _ = tell(rules, state, reported(state, "a"))
     with pytest.raises(Refused, match="the plan names b"):
         tell(rules, state, p.Revised(attempt=state.attempt, layout=layout("a", "b")))
+
+
+def returning(**settings: Any) -> Conductor:
+    """A conductor that starts lost devices again."""
+    return conductor(returns=True, **settings)
+
+
+def pauses_s(told: list[p.Command]) -> dict[str, float]:
+    return {each.device: each.pause_s for each in told if isinstance(each, p.StartAgain)}
+
+
+def test_a_device_that_is_lost_again_and_again_is_started_less_often_and_then_no_more() -> None:
+    """Each pause is twice as long as the one before, up to a limit; calm rounds in between begin anew."""
+    rules, waits = returning(), list[float]()
+    state = running(rules, spare="c")
+    for _ in range(MAX_IN_A_ROW):
+        state, told = tell(rules, state, p.Ended(device="c", reason="killed"))
+        waits += pauses_s(told).values()
+        state, told = tell(rules, state, p.Hello(device="c"), p.Loaded(device="c"))
+        assert told == [] and state.waiting == {"c"}, "it waits for a border only"
+    assert waits == [min(MAX_S, FIRST_S * 2**number) for number in range(MAX_IN_A_ROW)]
+    gone, told = tell(rules, state, p.Ended(device="c", reason="killed"))
+    assert told == [p.Dismiss(device="c")] and gone.device("c") == Device(name="c", status=AWAY, losses=7)
+    history = h.History(rounds=state.history.rounds + CALM_ROUNDS, spans=state.history.spans)
+    _, told = tell(rules, replace(state, history=history), p.Ended(device="c", reason="killed"))
+    assert pauses_s(told) == {"c": FIRST_S}
+
+
+def test_a_worker_that_does_not_come_counts_as_a_loss() -> None:
+    """It is started again after a longer pause; where lost devices do not return, it is not."""
+    rules = returning()
+    state, told = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
+    assert pauses_s(told) == {"b": FIRST_S}
+    state, told = tell(rules, state, p.NotBack(device="b"), p.NotBack(device="a"))
+    assert told == [p.StartAgain(device="b", pause_s=2 * FIRST_S)]
+    rules = conductor()
+    state, told = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
+    assert pauses_s(told) == {} and state.of(AWAY) == {"b"}
+    rules = returning()
+    _, told = tell(rules, running(rules), p.Ended(device="b", reason="ran out of its memory", returns=False))
+    assert pauses_s(told) == {}
+
+
+def test_spares_are_started_with_the_first_loss() -> None:
+    """Once, whatever is lost later."""
+    rules = returning()
+    state, _ = rules.start(1, ("a", "b"), h.History(), (), spares=("c", "d"))
+    assert state.members == {"a", "b"}
+    state, told = tell(rules, state, p.Ended(device="b", reason="killed"))
+    assert pauses_s(told) == {"b": FIRST_S, "c": 0.0, "d": 0.0}
+    _, told = tell(rules, state, p.Hello(device="c"), p.Ended(device="c", reason="killed"))
+    assert pauses_s(told) == {"c": FIRST_S}
+
+
+def test_a_device_that_is_lost_while_it_loads_is_let_go_and_started_again() -> None:
+    """No attempt knows it, so that its loss, its silence and its lost messages concern nobody else."""
+    rules = returning()
+    at = tell(rules, running(rules), p.Hello(device="c"))[0]
+    gap = p.Gap(attempt=at.attempt, source="coordinator", target="c", reason="lost")
+    for event in (p.Ended(device="c", reason="killed"), gap):
+        state, told = tell(rules, at, event)
+        assert told == [p.Dismiss(device="c"), p.StartAgain(device="c", pause_s=FIRST_S)]
+        assert state.phase == RUNNING and state.attempt == at.attempt
+    assert tell(rules, at, p.Silent(device="c"))[1] == [p.Probe(device="c")]
+
+
+def test_all_wait_a_while_for_a_device_where_nothing_else_is_lost() -> None:
+    """It is taken in as soon as it says hello; if it does not come, or not in time, the others go on without it."""
+    rules = returning(waits=True)
+    state, _ = tell(rules, running(rules), p.Ended(device="b", reason="killed"))
+    state, told = tell(rules, state, reported(state, "a", live(state, "a", state.history.version)))
+    assert told == [p.Wait(attempt=state.attempt, longest_s=WAIT_S)] and state.phase == EXPECTING
+    revise = p.Revise(attempt=state.attempt, devices=("a",), cut=())
+    assert tell(rules, state, p.Waited(attempt=h.Attempt(1, 1)))[1] == []
+    assert tell(rules, state, p.Waited(attempt=state.attempt))[1] == [revise]
+    _, told = tell(rules, state, p.Hello(device="b"))
+    assert told == [p.Abort(attempt=h.Attempt(1, 3), devices=("a", "b"))]
+    for number in (1, 2, 3):
+        state, told = tell(rules, state, p.NotBack(device="b"))
+        assert told == [p.StartAgain(device="b", pause_s=FIRST_S * 2**number), *([revise] if number == 3 else [])]
+
+
+def test_a_lane_begins_again_right_after_an_average() -> None:
+    """Only then it has a state: who is back waits until all have prepared the round that follows an average, which is
+    run again with it."""
+    rules = returning()
+    state = running(rules, replace(layout("a", "b"), average_every_rounds=3), rounds=4)
+    state, told = tell(rules, state, p.Hello(device="c"), p.Loaded(device="c"))
+    assert told == [] and state.of(LOADED) == {"c"}
+    for round in (4, 5):
+        committed = p.CommitLogged(attempt=state.attempt, round=round)
+        state, told = tell(rules, state, *prepared(state, "a", "b"), committed)
+        assert not any(isinstance(each, p.Abort) for each in told)
+    state, told = tell(rules, state, *prepared(state, "a", "b"))
+    assert told == [p.Abort(attempt=h.Attempt(1, 2), devices=("a", "b", "c"))]
+
+
+def test_answers_that_take_too_long_have_somebody_to_blame() -> None:
+    """The first device that owes one is looked into, if the wait is still the same; nobody is while none owes one, and
+    at a stop the run ends."""
+    rules = conductor()
+    state, _ = tell(rules, at := running(rules), *prepared(at, "a"))
+    late = p.Overdue(attempt=state.attempt, phase=RUNNING, round=4, patience_s=120.0)
+    _, told = tell(rules, state, late)
+    assert told == [p.Blame(device="b", message="ready", patience_s=120.0)]
+    for other in (replace(late, round=3), replace(late, attempt=h.Attempt(1, 0)), replace(late, phase=COLLECTING)):
+        assert tell(rules, state, other)[1] == []
+    writing = replace(state, phase=COLLECTING, answered=state.members, writing=frozenset({"commit"}))
+    assert tell(rules, writing, replace(late, phase=COLLECTING))[1] == []
+    stopped, _ = tell(rules, state, p.StopAsked())
+    _, told = tell(rules, stopped, replace(late, phase=FINISHING))
+    assert isinstance(told[0], p.End) and "not possible within 120 s: a has not written" in told[0].reason

@@ -36,6 +36,13 @@ NOBODY, STOPPED = "no device is left", "ended "
         ("ab", ["crash"], {"scores_every": 1, "rounds": 3, "enough_after": 2}, ()),
         ("ab", ["stop"], {"scores_every": 1}, (STOPPED,)),
         ("a", ["join", "kill"], {"newcomers": ("n",), "scores_every": 1}, (NOBODY,)),
+        ("ab", ["kill"], {"returns": True, "backups": False}, ()),
+        ("ab", ["kill"], {"returns": True, "rounds": 1}, ()),
+        ("ab", ["accuse"], {"returns": True, "rounds": 1}, ()),
+        ("ab", ["kill"], {"returns": True, "waits": True, "rounds": 1}, ()),
+        ("ab", ["kill"], {"returns": True, "average_every": 1, "backups": False}, ()),
+        ("ab", ["late"], {}, ()),
+        ("ab", ["late"], {"returns": True, "rounds": 1}, ()),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -43,7 +50,8 @@ def test_every_order_of_events(devices: str, faults: list[str], made: dict[str, 
     """However messages, writes and a fault follow each other, the run ends with all rounds applied once, in order.
 
     Faults: a worker killed, or taken for dead while it lives; a message lost; the coordinator killed, with what it was
-    writing on disk or not; a device that joins; a stop. No commit is sent that is not on disk, no device works with
+    writing on disk or not; a device that joins; a stop; an answer that takes too long. Who is lost comes back at any
+    time after it, or in vain. No commit is sent that is not on disk, no device works with
     another one's version, nothing is freed before all have what they need, and no order goes on for ever. Versions that
     are due to be scored are on disk and scored before the next round begins, whatever happens.
     """
@@ -59,6 +67,9 @@ SETTINGS = st.fixed_dictionaries(
         "backups": st.booleans(),
         "checkpoint_every": st.integers(1, 3),
         "scores_every": st.integers(0, 3),
+        "average_every": st.integers(0, 2),
+        "returns": st.booleans(),
+        "waits": st.booleans(),
     }
 )
 
@@ -67,7 +78,7 @@ SETTINGS = st.fixed_dictionaries(
 @given(
     SETTINGS,
     st.integers(2, 4),
-    st.lists(st.sampled_from(("kill", "accuse", "lose", "crash", "join")), min_size=1, max_size=6),
+    st.lists(st.sampled_from(("kill", "accuse", "lose", "crash", "join", "late", "fail")), min_size=1, max_size=6),
     st.integers(0, 2**32),
 )
 def test_random_orders_with_many_faults(made: dict[str, int], devices: int, faults: list[str], seed: int) -> None:
@@ -78,7 +89,9 @@ def test_random_orders_with_many_faults(made: dict[str, int], devices: int, faul
     """
     names = "abcd"[:devices]
     world = simulation(newcomers=("n", *names), **made)
-    taken = sum(fault in ("kill", "accuse") for fault in faults) + faults.count("lose") // world.conductor.most_gaps
+    taken = (
+        sum(fault in ("kill", "accuse", "late") for fault in faults) + faults.count("lose") // world.conductor.most_gaps
+    )
     fatal = taken >= devices
     draw = random.Random(seed)
     choices = iter(lambda: draw.randrange(2**12), None)
@@ -165,6 +178,13 @@ class ForgetsTheDead(Conductor):
         return (state, ()) if isinstance(event, p.Ended) else super().step(state, event)
 
 
+class ExpectsForEver(Conductor):
+    """Waits for a device that does not come."""
+
+    def step(self, state: State, event: p.Event) -> Step:
+        return (state, ()) if isinstance(event, p.Waited | p.NotBack) else super().step(state, event)
+
+
 class MixesRounds(Conductor):
     """Takes rounds of the same number for the same version, whoever committed them."""
 
@@ -200,6 +220,7 @@ class AbortsNobody(Conductor):
         (KeepsTheLog, "ab", ["kill"], {"backup_every": 0}, "starts, and the log on disk is"),
         (MarksHalfACheckpoint, "ab", [], {}, "the checkpoint of the state after round 2 is made of"),
         (ForgetsTheDead, "ab", ["kill"], {}, "nothing can happen any more"),
+        (ExpectsForEver, "ab", ["kill", "fail"], {"returns": True, "waits": True}, "nothing can happen any more"),
         (MixesRounds, "abc", ["accuse", "crash"], {"backups": False}, "nothing can happen any more"),
         (AbortsNobody, "ab", ["kill"], {}, "nothing can happen any more"),
     ],
@@ -208,7 +229,7 @@ class AbortsNobody(Conductor):
 def test_a_conductor_with_a_mistake_is_found_out(
     conductor: type[Conductor], devices: str, faults: list[str], made: dict[str, Any], found: str
 ) -> None:
-    """Of ten conductors with one mistake each, walking through all orders of events finds every one."""
+    """Of eleven conductors with one mistake each, walking through all orders of events finds every one."""
     world = simulation(conductor, **made)
     with pytest.raises(Wrong, match=found):
         explore(world, world.begin(devices, faults), (NOBODY,))

@@ -1,10 +1,9 @@
 """Versions that are due are saved and scored between two rounds."""
 
-from dataclasses import replace
-
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor
 from fleetune.recovery.holdings import Version
+from fleetune.recovery.membership import WAITING, Device
 from fleetune.recovery.state import ENDED, FINISHING, RUNNING, SCORING, State
 from tests.support.recovery.conductors import conductor, prepared, running, tell
 
@@ -53,7 +52,7 @@ def test_devices_that_wait_join_before_the_next_round() -> None:
     """A device that came while scores were waited for is taken in at once."""
     rules = conductor(scores_every_rounds=5)
     state, _, version = scored(rules)
-    state = replace(state, waiting=frozenset({"c"}))
+    state = state.with_device(Device(name="c", status=WAITING))
     _, told = tell(rules, state, p.Scored(version=version))
     assert [type(each) for each in told] == [p.Abort]
 

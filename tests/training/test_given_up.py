@@ -13,7 +13,6 @@ from fleetune.links.message import Received
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import Attempt
 from fleetune.training.device_watch import Found, Lost, Said
-from fleetune.training.returns import first_outsider
 from fleetune.training.worker_group import WorkerGroup
 from tests.support.links.ends import PATIENCE_S
 from tests.support.training.fake_workers import FakeLauncher
@@ -109,18 +108,3 @@ def test_a_device_that_fails_before_a_plan_uses_it_is_lost_and_no_more(tmp_path:
         with pytest.raises(TryAgain, match="device d1 failed: as before"):
             while time.monotonic() < until_s:
                 workers.receive()
-
-
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        (("coordinator", "c"), "c"),
-        (("a", "c"), "c"),
-        (("a", "b"), None),
-        (("coordinator", "gone"), None),
-        (("c",), "c"),
-    ],
-)
-def test_a_device_that_no_attempt_knows_yet_is_told_from_members(names: tuple[str, ...], found: str | None) -> None:
-    """Device c is back and waits: its silence and its lost messages are its own, and break no round of a and b."""
-    assert first_outsider(names, living=("a", "b", "c"), members={"a", "b"}) == found

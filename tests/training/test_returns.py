@@ -11,12 +11,8 @@ from fleetune.contracts.plan import Plan
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.planning.revision import Reviser
 from fleetune.planning.strategy import Problem
-from fleetune.recovery.holdings import Attempt, History, Span
-from fleetune.recovery.protocol import Joined
-from fleetune.recovery.state import RUNNING, State
-from fleetune.training import returns
+from fleetune.recovery import membership
 from fleetune.training.faults import ALL_REDUCE, CUT, FORWARD, KILL, Fault, FaultyLauncher
-from fleetune.training.returns import CALM_ROUNDS, FIRST_S, MAX_IN_A_ROW, MAX_S, Returns
 from tests.support.training.control_comparison import difference, whole_model
 from tests.support.training.ends import assert_same_end
 from tests.support.training.lane_training import lane_models, train_federated
@@ -87,7 +83,7 @@ def test_a_killed_device_comes_back_and_trains_again(
 ) -> None:
     """One of a group is killed: the other one goes on alone, and shares its samples with it again once it is back, from
     memory, without a round run again. The weights are those of a run without the loss."""
-    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    monkeypatch.setattr(membership, "FIRST_S", 0.05)
     goes_on = lose_one_of_two(ready, plan(ready.units, [], [[4, 4]]), tmp_path, "device d1 is back")
     assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d1: " in goes_on[1], goes_on
     assert_same_end(whole, tmp_path)
@@ -98,7 +94,7 @@ def test_a_device_that_the_plan_left_out_joins_after_a_loss(
 ) -> None:
     """It is started with the first loss, and has its share of the samples from the border of a round on, from memory;
     the lost one stays away. The weights are those of a run without the loss."""
-    monkeypatch.setattr(returns, "FIRST_S", 1000.0)
+    monkeypatch.setattr(membership, "FIRST_S", 1000.0)
     made = replace(plan(ready.units, [], [[4, 4]]), strategy="dp")
     goes_on = lose_one_of_two(ready, made, tmp_path, "device d2 may help", spares=["d2"])
     assert len(goes_on) == 2 and " on d0: " in goes_on[0] and " on d0, d2: " in goes_on[1], goes_on
@@ -125,7 +121,7 @@ def test_a_link_to_a_device_that_has_come_back_breaks_as_any_other_one(
 ) -> None:
     """Bug: a message to it that was to be lost went past the relay, at the new address, and the sender waited 20 s for
     its loss. A round whose message is lost is run again by the same plan."""
-    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    monkeypatch.setattr(membership, "FIRST_S", 0.05)
     made, many, said = plan(ready.units, [], [[4, 4]]), training(ROUNDS), list[str]()
     faults = [
         Fault(number=0, device="d1", kind=KILL, point=FORWARD, round=2),
@@ -153,7 +149,7 @@ def test_lola_deft_waits_for_a_device_that_comes_back(
 ) -> None:
     """The collector holds all state: a device that is back within the stated time goes on with its block and its
     samples, and all bits are those of a run without the loss."""
-    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    monkeypatch.setattr(membership, "FIRST_S", 0.05)
     made, six = replace(by_blocks(ready, [2]), strategy="lola-deft"), training(6)
     run_plan(ready, made, six, tmp_path / "whole")
     launcher, said = Recording(), list[str]()
@@ -166,20 +162,12 @@ def test_lola_deft_waits_for_a_device_that_comes_back(
     assert whole.keys() == found.keys() and all(torch.equal(whole[name], found[name]) for name in whole)
 
 
-def after(rounds: int) -> State:
-    """Return a state after so many rounds, in which one device runs the next."""
-    begun = Attempt(1, 1)
-    history = History(rounds=rounds, spans=(Span(0, begun),) if rounds else ())
-    members = frozenset({"d0"})
-    return State(phase=RUNNING, attempt=begun, history=history, on_disk=(), members=members, waiting=frozenset())
-
-
 def test_a_client_comes_back_with_the_newest_average(
     ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lane begins again with what all lanes have right after an average, moments included, on its own samples; the
     others lose nothing but the round that was running."""
-    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    monkeypatch.setattr(membership, "FIRST_S", 0.05)
     made, many = replace(split(ready, "xyz", every=3), strategy="split-learning"), training(ROUNDS)
     launcher, said = Recording(), list[str]()
     task = training_task(ready, made, many, tmp_path)
@@ -204,48 +192,3 @@ def test_a_client_comes_back_with_the_newest_average(
     control = train_federated(lanes, many, lost={"y": range(4, again)})
     found = difference(ready, Control([r.loss for r in metrics.rounds], final_state(tmp_path)), control)
     assert max(found.loss, found.tensor, found.logits) < 1e-9, found
-
-
-def test_a_device_that_is_lost_again_and_again_is_started_less_often_and_then_no_more() -> None:
-    """Each wait is twice as long as the one before, up to a limit; calm rounds in between begin anew."""
-    clock, made = [0.0], plan(("u",), [], [[8]])
-    found, waits = Returns(lambda: clock[0], 100), list[float]()
-    for number in range(MAX_IN_A_ROW):
-        found.lost("a", number)
-        assert found.take_due() == () and found.expects(["a"]) == (FIRST_S * 2**number <= returns.WAIT_S)
-        began_s = clock[0]
-        while not found.take_due():
-            clock[0] += 0.5
-        waits.append(clock[0] - began_s)
-        assert found.take_due() == () and found.expects(["a", "b"]), "it is started once, and awaited"
-        found.loads("a")
-        assert found.arrive("a", after(number), made) == (Joined(device="a"),), "it waits for a border only"
-        assert not found.expects(["a"])
-    assert waits == [min(MAX_S, FIRST_S * 2**number) for number in range(MAX_IN_A_ROW)]
-    found.lost("a", MAX_IN_A_ROW)
-    clock[0] += 1e6
-    assert found.take_due() == ()
-    found.loads("b")
-    found.arrive("b", after(3), made)
-    found.lost("b", 3 + CALM_ROUNDS)
-    clock[0] += FIRST_S
-    assert found.take_due() == ("b",)
-
-
-def test_a_device_that_is_lost_while_it_loads_is_let_go_and_started_again() -> None:
-    """The conductor has not been told of a device that loads: its loss concerns nobody else, and it comes again."""
-    clock = [0.0]
-    found = Returns(lambda: clock[0], 100)
-    found.lost("a", 3)
-    clock[0] += FIRST_S
-    assert found.take_due() == ("a",)
-    found.loads("a")
-    assert found.expects(["a"]), "a plan with a collector waits for it, too"
-    found.lost("a", 4)
-    assert found.forget("a") and not found.forget("a")
-    clock[0] += 2 * FIRST_S
-    assert found.take_due() == ("a",)
-    found.loads("a")
-    assert found.arrive("a", after(9), plan(("u",), [], [[8]])) == (Joined(device="a"),)
-    assert found.arrive("a", after(9), plan(("u",), [], [[8]])) == (), "where all waited for it, it had come before"
-    assert not found.forget("a"), "the conductor knows of it"

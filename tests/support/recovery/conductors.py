@@ -34,7 +34,7 @@ def running(rules: Conductor, made: p.Layout | None = None, rounds: int = 4, spa
     for round in range(rounds):
         history = history.committed(round, attempt)
     state, _ = rules.start(1, ("a", "b", *spare), history, ())
-    return replace(state, phase=RUNNING, layout=made or layout("a", "b"), replan=False, joined=frozenset())
+    return replace(state, phase=RUNNING, layout=made or layout("a", "b"), replan=False)
 
 
 def tell(rules: Conductor, state: State, *events: p.Event) -> tuple[State, list[p.Command]]:

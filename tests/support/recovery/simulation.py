@@ -362,6 +362,8 @@ class Simulation:
     newcomers: tuple[str, ...] = ()
     backup_every: int = 0
     """Rounds between two backups."""
+    average_every: int = 0
+    """Rounds between two averages of the lanes."""
 
     def begin(self, devices: Iterable[str], faults: Iterable[str]) -> World:
         """A world whose workers have just started."""
@@ -401,6 +403,10 @@ class Simulation:
             yield from (("join", name) for name in self.newcomers if name not in names)
         if fault == "stop" and world.state is not None:
             yield ("stop",)
+        if fault == "late" and world.state is not None and world.state.owing:
+            yield ("late",)
+        if fault == "fail":
+            yield from (("fail", task) for task in sorted(world.tasks, key=repr) if isinstance(task, p.StartAgain))
 
     def after(self, world: World, action: Action) -> World:
         """The world after something has happened."""
@@ -451,6 +457,13 @@ class Simulation:
             return self._tell(world, task)
         if isinstance(task, p.Revise):
             return self._tell(world, self._revise(task))
+        if isinstance(task, p.Wait):
+            return self._tell(world, p.Waited(attempt=task.attempt))
+        if isinstance(task, p.Blame):
+            return self._accuse(world, task.device)
+        if isinstance(task, p.StartAgain):
+            alive = any(worker.name == task.device for worker in world.workers)  # it was given up out of reach
+            return self._tell(world, p.NotBack(device=task.device)) if alive else self._join(world, task.device)
         if isinstance(task, p.Score):
             world = replace(world, scored=world.scored | {task.version.rounds})
             enough = task.version.rounds >= self.enough_after
@@ -499,8 +512,9 @@ class Simulation:
                 Need(device=used[(at + 1) % len(used)], items=items, form=BACKUP) for at, items in enumerate(dealt)
             ]
         return p.Layout(
-            revision=0, devices=used, needs=tuple(needs), savers=used, backup_every_rounds=self.backup_every
-        )
+            revision=0, devices=used, needs=tuple(needs), savers=used, backup_every_rounds=self.backup_every,
+            average_every_rounds=self.average_every,
+        )  # fmt: skip
 
     def _kill(self, world: World, name: str, keeps: bool) -> World:
         """A worker dies; what it has sent arrives, or does not."""
@@ -553,7 +567,18 @@ class Simulation:
     def _join(self, world: World, name: str) -> World:
         """A device says hello; its process is new."""
         world = replace(world, workers=world.workers | {Worker(name)})
-        return self._tell_later(world, name, p.Joined(device=name))
+        return self._tell_later(self._tell_later(world, name, p.Hello(device=name)), name, p.Loaded(device=name))
+
+    def _late(self, world: World) -> World:
+        """Answers take longer than is to be expected."""
+        state = world.state
+        assert state is not None
+        late = p.Overdue(attempt=state.attempt, phase=state.phase, round=state.history.rounds, patience_s=1.0)
+        return self._tell(world, late)
+
+    def _fail(self, world: World, task: p.StartAgain) -> World:
+        """A process that is to be started does not come."""
+        return self._tell(replace(world, tasks=world.tasks - {task}), p.NotBack(device=task.device))
 
     def _stop(self, world: World) -> World:
         return self._tell(world, p.StopAsked())
@@ -566,7 +591,7 @@ class Simulation:
     def _carry_out(self, world: World, commands: tuple[p.Command, ...]) -> World:
         for command in commands:
             self._judge(world, command)
-            if isinstance(command, p.LogCommit | p.RewindLog | p.CompleteCheckpoint | p.Revise | p.Score):
+            if isinstance(command, _DONE_LATER):
                 world = replace(world, tasks=world.tasks | {command})
             elif isinstance(command, p.End):
                 world = replace(world, end=command)
@@ -632,7 +657,12 @@ def check_end(simulation: Simulation, world: World, allowed: tuple[str, ...] = (
         raise Wrong(f"it says done with the log {world.log} and the checkpoints {sorted(world.checkpoints)}")
 
 
-FAULTS = ("kill", "accuse", "lose", "crash", "join", "stop")
+FAULTS = ("kill", "accuse", "lose", "crash", "join", "stop", "late", "fail")
+_DONE_LATER = (
+    *(p.LogCommit, p.RewindLog, p.CompleteCheckpoint, p.Revise, p.Score),
+    *(p.StartAgain, p.Wait, p.Blame),
+)
+"""Commands whose answers come some day."""
 
 
 def simulation(
@@ -646,6 +676,8 @@ def simulation(
         sizes_bytes=dict.fromkeys(named, 1),
         links={(source, target): 1.0 for source in devices for target in devices if source != target},
         scores_every_rounds=settings.pop("scores_every", 0),
+        returns=settings.pop("returns", False),
+        waits=settings.pop("waits", False),
     )
     return Simulation(made, named, backup_every=backup_every, **settings)
 
