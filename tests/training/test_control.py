@@ -1,6 +1,6 @@
 """The control set: a partitioned model trains like the unsplit one in plain PyTorch.
 
-Segments and shards are trained for 8 rounds, the largest models for fewer, by threads whose messages stay in memory;
+Segments and shards are trained for 5 rounds, the largest models for fewer, by threads whose messages stay in memory;
 test_in_one_process.py holds that processes with encrypted links train the same. Results agree bitwise where additions
 keep their order, else within 1e-5 (fp32) or 1e-10 (fp64), or within this machine's own rounding (see
 control_comparison).

@@ -29,9 +29,9 @@ def cut_run(ready: Prepared, made: Plan, training: TrainingRequest, folder: Path
 
 
 def request(family: Family | None = None, **changes: object) -> TrainingRequest:
-    """Return a request for 8 rounds of 3 micro-batches of 8; for 2 rounds of the model of real size."""
+    """Return a request for 5 rounds of 3 micro-batches of 8; for 2 rounds of the model of real size."""
     settings = {
-        "rounds": 2 if family is MINILM else 8,
+        "rounds": 2 if family is MINILM else 5,
         "batch_samples": 24,
         "micro_batch_samples": 8,
         "learning_rate": 1e-3,
