@@ -301,7 +301,8 @@ def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...]) -> Lab
             notes=(f"labels are the model's classes in other capital letters, and get its names: {shortlist(known)}",),
         )
     whole = {label: int(name) for label, name in spelled.items() if re.fullmatch(r"0|[1-9]\d*", name, re.ASCII)}
-    if len(whole) == len(spelled) and max(whole.values()) < len(known):
+    every = set(whole.values()) == set(range(len(known)))  # fewer are others, such as 1 to 102 for ImageNet's names
+    if len(whole) == len(spelled) and (every or unnamed and max(whole.values()) < len(known)):
         meant = "" if unnamed else "labels are numbers and count as the model's own: "
         said = (meant + shortlist(f"{number} {name}" for number, name in enumerate(known)),) if meant else ()
         return LabelMapping(names=tuple(map(str, range(len(known)))) if unnamed else known, label_ids=whole, notes=said)
