@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleetune.contracts import json_io
+from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.tasks import predicts_number
@@ -20,7 +21,7 @@ from fleetune.store.runs import EVALUATION, REFUSED
 from flows import api, configs, yaml_file
 from flows.context import RunContext, StageSelection
 from flows.form import AS_GIVEN
-from flows.promoted_start import in_this_store, is_continued
+from flows.promoted_start import in_this_store
 from flows.runner import Runner
 from flows.tracking import StageEvent
 from stages.catalog import EVALUATE, PREPARE
