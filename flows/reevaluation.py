@@ -200,7 +200,7 @@ def _info(store: Store, digest: str) -> DataInfo:
 def check_fit(store: Store, run: str, trained: str, other: str) -> None:
     """Refuse prepared data (artifact `other`) that do not fit the model of `run`, which was trained on `trained`."""
     old, new = (_info(store, digest) for digest in (trained, other))
-    if old.labels != new.labels:
+    if old.labels != new.labels and not predicts_number(old.task):  # whose label is a column's name
         raise Refused(
             f"data: {new.source} has the classes {_listed(new.labels)}, and the model of {run} was trained for "
             f"{_listed(old.labels)}; give data with no others"
