@@ -255,6 +255,12 @@ def test_data_that_do_not_fit(store: Store, other: dict[str, Any], said: tuple[s
     check_fit(store, "demo-1", trained, trained)
 
 
+def test_numbers_fit_whatever_their_column_is_called(store: Store) -> None:
+    """Bug: a regression trained on `price` was not evaluated on a file whose numbers are in a column `value`."""
+    trained, other = (put_data(store, labels=(name,), task="sequence-regression") for name in ("price", "value"))
+    check_fit(store, "demo-1", trained, other)
+
+
 @pytest.mark.parametrize(
     ("request_", "said"),
     [

@@ -20,12 +20,18 @@ def put(store: Store, kind: str, files: dict[str, str], data: str = "") -> str:
     return store.put(kind, folder, stage_key="0" * 64, inputs={"data": data} if data else {})
 
 
-def put_data(store: Store, labels: tuple[str, ...] = ("no", "yes"), tokenizer: str = "t", size: int = 0) -> str:
+def put_data(
+    store: Store,
+    labels: tuple[str, ...] = ("no", "yes"),
+    tokenizer: str = "t",
+    size: int = 0,
+    task: str = "sequence-classification",
+) -> str:
     """Store prepared data with these classes and this tokenizer; with images of that size if it is not 0."""
     shape = (5, 3, size, size) if size else (5, 64)
     array = ArrayInfo(name="pixel_values" if size else "input_ids", dtype="float32", shape=shape)
     info = DataInfo(
-        task="sequence-classification",
+        task=task,
         labels=labels,
         splits=(SplitInfo(name="test", samples=5, arrays=(array,)),),
         source="reviews.csv",
