@@ -20,8 +20,11 @@ def put(store: Store, kind: str, files: dict[str, str], data: str = "") -> str:
     return store.put(kind, folder, stage_key="0" * 64, inputs={"data": data} if data else {})
 
 
-def put_data(store: Store, labels: tuple[str, ...] = ("no", "yes"), tokenizer: str = "t", size: int = 0) -> str:
-    """Store prepared data with these classes and this tokenizer; with images of that size if it is not 0."""
+def put_data(
+    store: Store, labels: tuple[str, ...] = ("no", "yes"), tokenizer: str = "t", size: int = 0, **more: str
+) -> str:
+    """Store prepared data with these classes and this tokenizer; with images of that size if it is not 0. more: other
+    files of the tokenizer, without their suffix .json."""
     shape = (5, 3, size, size) if size else (5, 64)
     array = ArrayInfo(name="pixel_values" if size else "input_ids", dtype="float32", shape=shape)
     info = DataInfo(
@@ -32,7 +35,8 @@ def put_data(store: Store, labels: tuple[str, ...] = ("no", "yes"), tokenizer: s
         digest="d",
         seed=0,
     )
-    return put(store, "data", {"data.json": json_io.text(info), "tokenizer/tokenizer.json": tokenizer})
+    files = {f"tokenizer/{name}.json": text for name, text in {"tokenizer": tokenizer, **more}.items()}
+    return put(store, "data", {"data.json": json_io.text(info), **files})
 
 
 def trained_run(store: Store, data: str = "", **left_out: str) -> RunRecord:
