@@ -1,6 +1,7 @@
 """Writes a trained model in its own standard format: a Hugging Face folder, or a PEFT adapter folder with a README."""
 
 import dataclasses
+import json
 import re
 import shutil
 import warnings
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PretrainedConfig
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
@@ -104,7 +105,27 @@ def copy_tokenizer(source: Path, target: Path, ends: Callable[[Path], Iterable[i
             copied.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copied)
     name_no_code(target)
+    if (source / "config.json").is_file():  # with which transformers opens the tokenizer as it did for training
+        _name_class(target, source)
     write_ends(target, source, ends)
+
+
+def _name_class(folder: Path, trained: Path) -> None:
+    """Name the class of the tokenizer in a folder's settings, where transformers would take another than for `trained`:
+    adapters of language models have no config.json, and a part of a model has another type than the whole."""
+    kind, file = _tokenizer_class(trained), folder / "tokenizer_config.json"
+    if kind is not None and kind is not _tokenizer_class(folder):
+        name = "PreTrainedTokenizerFast" if kind is PreTrainedTokenizerFast else kind.__name__  # as in all versions
+        text = json.dumps({**json.loads(file.read_bytes()), "tokenizer_class": name}, indent=2, ensure_ascii=False)
+        file.write_text(text + "\n", encoding="utf-8")
+
+
+def _tokenizer_class(folder: Path) -> type | None:
+    """Return the class that transformers takes for a folder's tokenizer; None if it cannot open it."""
+    try:
+        return type(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+    except Exception:  # each of a dozen parsers raises its own error types
+        return None
 
 
 def _of_adapter(name: str) -> bool:
