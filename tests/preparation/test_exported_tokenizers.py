@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
@@ -127,3 +128,23 @@ def test_the_text_part_of_a_model_keeps_the_class(tmp_path: Path) -> None:
     (part / "config.json").write_text(json.dumps({"model_type": "llama"}))
     copy_tokenizer(source, part, partial(folder_ends, note=pytest.fail))
     assert opened(part) == opened(source)
+
+
+@pytest.mark.parametrize("settings", [{"model_type": "mistral", "transformers_version": "5.23.0"}, None])
+def test_a_mistral_keeps_its_mended_split(settings: dict[str, Any] | None, tmp_path: Path) -> None:
+    """Bug: of a large Mistral whose settings have fix_mistral_regex, transformers mends the split if transformers 4
+    wrote the model; the exported folder, which 5 writes, and an adapter split numbers and words as before the mend."""
+    source, folder = hub_tokenizer(tmp_path / "base", "granite"), tmp_path / "out"
+    (source / "config.json").write_text('{"model_type": "mistral", "transformers_version": "4.57.3"}')
+    mended = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "fix_mistral_regex": True}
+    (source / "tokenizer_config.json").write_text(json.dumps(mended))
+    file = json.loads((source / "tokenizer.json").read_text())
+    file["model"]["vocab"] |= {f"word {number}": 1000 + number for number in range(100_000)}
+    file["pre_tokenizer"]["pretokenizers"][0] = {"type": "Whitespace"}
+    (source / "tokenizer.json").write_text(json.dumps(file))
+    folder.mkdir()
+    if settings is not None:
+        (folder / "config.json").write_text(json.dumps(settings))
+    copy_tokenizer(source, folder, partial(folder_ends, note=pytest.fail))
+    assert opened(folder) == opened(source)
+    assert opened(folder)["tokens"] != Tokenizer.from_file(str(source / "tokenizer.json")).encode("A Fox 123").tokens
