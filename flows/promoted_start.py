@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from fleetune.contracts.checkpoint_path import ADAPTER, CHECKPOINT, MODEL, checkpoint_digest
 from fleetune.contracts.run_config import ModelRequest, RunConfig
 from fleetune.store import Store
-
-CHECKPOINT, MODEL, ADAPTER = "checkpoint", "model", "adapter"
-ARTIFACTS = "artifacts"
 
 
 def model_folder(checkpoint: Path) -> Path:
@@ -23,12 +21,7 @@ def model_folder(checkpoint: Path) -> Path:
 
 def start_digest(model: ModelRequest) -> str:
     """Digest of the checkpoint of a store that a model starts from; empty for any other start."""
-    return _digest(_start(model))
-
-
-def is_continued(model: ModelRequest) -> bool:
-    """True if a model starts from one that an earlier run trained, or its LoRA adapter is put on such a one."""
-    return any(_digest(path or "") for path in (model.source, model.lora and model.lora.start))
+    return checkpoint_digest(_start(model))
 
 
 def check_start(model: ModelRequest) -> None:
@@ -46,7 +39,7 @@ def in_this_store(store: Store, config: RunConfig) -> RunConfig:
     """
 
     def found(path: str) -> str:
-        digest = _digest(path)
+        digest = checkpoint_digest(path)
         if not digest or Path(path).is_dir() or not store.has(CHECKPOINT, digest):
             return path
         return str(store.folder(CHECKPOINT, digest) / Path(path).name)
@@ -56,26 +49,19 @@ def in_this_store(store: Store, config: RunConfig) -> RunConfig:
 
 def without_place(config: RunConfig) -> RunConfig:
     """The config with starts in a store named relative to it, which is the same after the store was moved."""
-    return _with_paths(config, lambda path: f"{CHECKPOINT}/{digest}" if (digest := _digest(path)) else path)
+    return _with_paths(config, lambda path: f"{CHECKPOINT}/{digest}" if (digest := checkpoint_digest(path)) else path)
 
 
 def move_note(past: RunConfig, config: RunConfig) -> str:
     """A sentence for a run that starts from a checkpoint at another path than the run that it repeats; else empty."""
     before, now = (_start(one.model) for one in (past, config))
-    if before == now or not _digest(before) or _digest(before) != _digest(now):
+    if before == now or not checkpoint_digest(before) or checkpoint_digest(before) != checkpoint_digest(now):
         return ""
     return f"{before} is gone; the same checkpoint is read from this store: {now}"
 
 
 def _start(model: ModelRequest) -> str:
     return (model.lora.start if model.lora else model.source) or ""
-
-
-def _digest(path: str) -> str:
-    """Digest in STORE/artifacts/checkpoint/DIGEST/model or .../adapter; empty for any other path."""
-    place = Path(path)
-    is_artifact = place.name in (MODEL, ADAPTER) and place.parts[-4:-2] == (ARTIFACTS, CHECKPOINT)
-    return place.parent.name if is_artifact else ""
 
 
 def _with_paths(config: RunConfig, changed: Callable[[str], str]) -> RunConfig:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleetune.contracts import json_io
+from fleetune.contracts.checkpoint_path import CHECKPOINT
 from fleetune.contracts.metrics import EvaluationMetrics, Score
 from fleetune.contracts.run_config import ModelRequest, PromotionRequest, RunConfig
 from fleetune.errors import Refused
 from fleetune.store import PromotionDecision, RunRecord, Store
-from flows.promoted_start import CHECKPOINT, model_folder, start_digest, without_place
+from flows.promoted_start import model_folder, start_digest, without_place
 
 PREPARE = "prepare"
 

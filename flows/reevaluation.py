@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleetune.contracts import json_io
+from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.tasks import predicts_number
@@ -20,7 +21,7 @@ from fleetune.store.runs import EVALUATION, REFUSED
 from flows import api, configs, yaml_file
 from flows.context import RunContext, StageSelection
 from flows.form import AS_GIVEN
-from flows.promoted_start import in_this_store, is_continued
+from flows.promoted_start import in_this_store
 from flows.runner import Runner
 from flows.tracking import StageEvent
 from stages.catalog import EVALUATE, PREPARE
@@ -199,7 +200,7 @@ def _info(store: Store, digest: str) -> DataInfo:
 def check_fit(store: Store, run: str, trained: str, other: str) -> None:
     """Refuse prepared data (artifact `other`) that do not fit the model of `run`, which was trained on `trained`."""
     old, new = (_info(store, digest) for digest in (trained, other))
-    if old.labels != new.labels:
+    if old.labels != new.labels and not predicts_number(old.task):  # whose label is a column's name
         raise Refused(
             f"data: {new.source} has the classes {_listed(new.labels)}, and the model of {run} was trained for "
             f"{_listed(old.labels)}; give data with no others"

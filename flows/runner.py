@@ -15,6 +15,7 @@ from typing import Any
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
+from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
@@ -27,7 +28,7 @@ from flows import attempt, promotion, yaml_file
 from flows.attempt import resumable_attempts, write_ingredients
 from flows.cache_policy import CachePolicy, Decision
 from flows.context import RunContext, StageSelection
-from flows.promoted_start import check_start, is_continued, move_note
+from flows.promoted_start import check_start, move_note
 from flows.provenance import version_of
 from flows.receipt import write_receipt
 from flows.tracking import FollowedStages, RunTracker, StageEvent

@@ -16,7 +16,7 @@ from flows import configs
 from flows.comparison.mean_rounds import mean_samples
 
 TARGET = 0.02
-SHEET = "accuracy on docstrings that nobody trained on"
+SHEET = "accuracy on docstrings set aside"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

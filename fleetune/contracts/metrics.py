@@ -286,7 +286,11 @@ class EvaluationMetrics:
     @property
     def scored(self) -> str:
         """`50 samples not trained on`, as far as that is known."""
+        return f"{self.samples} samples{self.seen}"
+
+    @property
+    def seen(self) -> str:
+        """What follows the samples: how many of them were trained on; empty if that is not known."""
         if self.trained_on is None:
-            return f"{self.samples} samples"
-        told = f", {self.trained_on} of them trained on" if self.trained_on else " not trained on"
-        return f"{self.samples} samples{told}"
+            return ""
+        return f", {self.trained_on} of them trained on" if self.trained_on else " not trained on"

@@ -31,7 +31,7 @@ from fleetune.data.dialogues import (
 from fleetune.data.images import Image, as_image
 from fleetune.data.public_words import Told, inside
 from fleetune.data.side_columns import SideColumns, check_halves, is_empty_text
-from fleetune.data.tables import DataSource, Table, row_place
+from fleetune.data.tables import CsvTable, DataSource, Table, row_place
 from fleetune.errors import Refused
 
 RawLabel = str | int
@@ -136,7 +136,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
     names = table.class_names(source.label_column)
     for number, values in table.rows():
         location = row_place(table, number)
-        check_heading(location, values)
+        check_heading(table, location, values)
         if beside is not None:
             beside.see(location, values)
         if format is not None:
@@ -170,9 +170,10 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
         yield Example(location=location, content=content, label=label)
 
 
-def check_heading(location: str, values: Mapping[str, Any]) -> None:
-    """Refuse a row whose every cell is the name of a column, as where files were joined with their headings."""
-    if values and all(isinstance(each, str) and each.strip("\ufeff ") in values for each in values.values()):
+def check_heading(table: Table, location: str, values: Mapping[str, Any]) -> None:
+    """Refuse a row of each column's name, as where files were joined; one name alone may be a text outside of CSV."""
+    cells = {each.strip("\ufeff ") for each in values.values() if isinstance(each, str)}
+    if cells and cells == values.keys() and (len(cells) > 1 or isinstance(table, CsvTable)):
         raise Told(
             "{location} holds the names of columns ({}), as the heading of a file does; leave it out",
             ", ".join(values),

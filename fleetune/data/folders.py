@@ -49,12 +49,13 @@ def folder_splits(folder: Path, needs_train: bool = True) -> tuple[dict[str, tup
     if set(splits) == {NO_SPLIT}:
         notes += _check_joined(folder, files)
         splits = {TRAIN: files}
+    unread = f'; not read: {_listed(folder, others)}; save each text as a line {{"text": "..."}} of .jsonl'
     if TRAIN not in splits and (needs_train or not files or NO_SPLIT in splits):
         raise Told(
             "{}: no train data; name a file train{{{suffixes}}}, list what trains in data.files, or keep images in a "
             "folder per class (data files found: {})",
             folder,
-            _listed(folder, files) or "none",
+            (_listed(folder, files) or "none") + (unread if others else ""),
             suffixes=",".join(SUFFIXES),
         )
     if NO_SPLIT in splits:

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import numpy as np
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.tasks import predicts_labels, predicts_number
 from fleetune.data.class_features import composed, meant, visible
 from fleetune.data.examples import SEPARATOR, Example, RawLabel, Survey
@@ -50,18 +51,18 @@ class LabelMapping:
 def map_labels(
     found: Mapping[RawLabel, int],
     source: DataSource,
-    known: tuple[str, ...],
+    spec: InputSpec,
     others: Iterable[str] = (),
     least: int = 2,
     several: bool = False,
 ) -> LabelMapping:
-    """Assign class ids to the labels found in a source; `known` are the model's classes, empty for a new head.
+    """Assign class ids to the labels found in a source: the model's, unless its head is new.
 
     found: label -> its rows. others: names of labels in sources that lie elsewhere; all together are sorted then.
     several: a sample may have several labels.
     Raises Refused for fewer than `least` labels, for names mixed with integers, and for columns of fractions.
     """
-    table_name, column = source.train[0].name, source.label_column
+    table_name, column, known = source.train[0].name, source.label_column, spec.labels
     spelled = spell_labels(frozenset(found), source)
     union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
     _check_alike(table_name, column, union)
@@ -77,7 +78,7 @@ def map_labels(
             column=column,
         )
     by_name: dict[RawLabel, str] = {name: name for name in union}
-    matched = _match_model(by_name, known) if known else None
+    matched = _match_model(by_name, known, spec.numbered) if known else None
     ids = matched.label_ids if matched else {name: number for number, name in enumerate(union)}
     return LabelMapping(
         names=matched.names if matched else tuple(union),
@@ -286,7 +287,7 @@ def _integer_name(label: RawLabel, texts: list[str], table_name: str, column: st
     return "0" if whole[1] == "-0" else whole[1]
 
 
-def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...]) -> LabelMapping:
+def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...], numbered: bool) -> LabelMapping:
     """Keep the model's class order where data and model agree; add a note where they do not."""
     unnamed = all(UNNAMED_CLASS.fullmatch(name) for name in known)
     names = tuple(dict.fromkeys(spelled.values()))
@@ -301,7 +302,8 @@ def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...]) -> Lab
             notes=(f"labels are the model's classes in other capital letters, and get its names: {shortlist(known)}",),
         )
     whole = {label: int(name) for label, name in spelled.items() if re.fullmatch(r"0|[1-9]\d*", name, re.ASCII)}
-    if len(whole) == len(spelled) and max(whole.values()) < len(known):
+    fits = len(whole) == len(spelled) and max(whole.values()) < len(known)
+    if fits and (unnamed or numbered or len(set(whole.values())) == len(known)):  # 1 to 102 are not ImageNet's
         meant = "" if unnamed else "labels are numbers and count as the model's own: "
         said = (meant + shortlist(f"{number} {name}" for number, name in enumerate(known)),) if meant else ()
         return LabelMapping(names=tuple(map(str, range(len(known)))) if unnamed else known, label_ids=whole, notes=said)

@@ -144,9 +144,9 @@ class PreparedData:
         return f"{self.describe_size('train')} to train on, {self.describe_size('test', noun='')} to test on"
 
     def describe_size(self, split: str, noun: str = " samples") -> str:
-        """Return the number of samples in words; of packed chats also that of the sequences that they share."""
+        """Return the number of samples in words; of packed ones also that of the sequences that they share."""
         rows = self.size(split)
-        if not (self.packed and self.info.chats):
+        if not self.packed:
             return f"{rows}{noun}"
         blocks = (range(first, min(first + COUNTED_ROWS, rows)) for first in range(0, rows, COUNTED_ROWS))
         # each sample has at least two tokens, so that it has position 1 once

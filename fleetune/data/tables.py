@@ -110,7 +110,7 @@ def open_table(path: Path) -> Table:
     opener = FILE_SUFFIXES.get(path.suffix.lower())
     if opener is None:
         raise Told(
-            "{}: files end in {suffixes} (got {!r}); convert it",
+            '{}: files end in {suffixes} (got {!r}); convert it, a text to a line {{"text": "..."}} of .jsonl',
             path,
             path.suffix or "no suffix",
             suffixes=", ".join(FILE_SUFFIXES),

@@ -85,7 +85,7 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
     column = request.text_column if spec.is_text else request.image_column
     for number, values in table.rows():
         location = row_place(table, number)
-        check_heading(location, values)
+        check_heading(table, location, values)
         format = _format(values, request, spec)
         if format is None:
             raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")

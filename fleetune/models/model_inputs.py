@@ -3,6 +3,7 @@
 from torch import nn
 from transformers import PretrainedConfig
 
+from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import SEQ2SEQ, head_of, predicts_number
@@ -41,6 +42,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
         patches=(any_shape.patch_size, any_shape.num_patches) if any_shape else None,
         channels=int(getattr(any_shape or config, "num_channels", 3)),
         labels=_class_names(config, request),
+        numbered="id2label" in (request.config or {}) or adapter_folder(request) is not None or is_continued(request),
         image_processor=folder if has_processor else None,
         precision=request.precision,
     )

@@ -39,9 +39,10 @@ class EvaluateOptions(CommonOptions):
 
 @with_options(EvaluateOptions)
 def evaluate(options: EvaluateOptions, run: PastRun = "latest") -> None:
-    """Evaluate the checkpoint of a past run again, on its own test data or on all of other data.
+    """Evaluate the checkpoint of a past run again, on its own test data or on other data.
 
-    Of data with a test split, that is scored.
+    What --set data.source=... names is scored whole, or its test split where it has one; of --data NAME, the rows that
+    a training on it would test on.
     """
     from flows.cli import tables
     from flows.cli.progress_display import show_progress

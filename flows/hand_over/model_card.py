@@ -121,7 +121,8 @@ def _scores(found: TrainedRun, data: PreparedData) -> str:
     rows = [f"| {one.name} | {one.before:.4g} | {one.after:.4g} | {one.better} |" for one in found.scores.scores]
     whole = found.scores.samples == data.size("test")
     tested = data.describe_size("test") if whole else f"{found.scores.samples} {_rows_are(data)}"
-    head = f"On {tested} of {data.info.source}:" if data.info.local else f"On {tested} that nobody trained on:"
+    of_source = f" of {data.info.source}" if data.info.local else ""
+    head = f"On {tested}{of_source}{found.scores.seen}:"
     return "\n".join([head, "", "| | before | after | better |", "|---|---|---|---|", *rows])
 
 
@@ -141,8 +142,8 @@ def _rounds(found: TrainedRun) -> str:
 
 
 def _rows_are(data: PreparedData) -> str:
-    """What a batch counts: of packed chats the sequences, which several samples share."""
-    return "sequences" if data.info.chats and not data.info.local and data.packed else "samples"
+    """What a batch counts: of packed data the sequences, which several samples share."""
+    return "sequences" if data.packed and not data.info.local else "samples"
 
 
 def _precision(model: ModelRequest) -> str:

@@ -158,6 +158,15 @@ def test_patterns_and_validation_are_relative_to_the_run_file(run_file: Path) ->
         configs.load(run_file, ("data={files: ['c*.jsonl']}",))
 
 
+def test_a_file_of_data_that_is_a_link_keeps_its_name(run_file: Path) -> None:
+    """Bug: links became their targets, which have no suffix in the hub's cache, and so the format was not known."""
+    (run_file.parent / "blob").write_text("text,label\n")
+    link = run_file.parent / "train.csv"
+    link.symlink_to("blob")
+    data = configs.load(run_file, ["data.source=train.csv", "data.validation=train.csv"]).data
+    assert (data.source, data.validation) == (str(link),) * 2
+
+
 def test_a_path_on_another_machine_is_left_as_it_was_given(run_file: Path) -> None:
     """Bug: this machine's symlinks were followed in the absolute path of a device's own data, which lie elsewhere."""
     folder = run_file.parents[2] / "elsewhere"

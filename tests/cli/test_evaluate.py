@@ -10,6 +10,7 @@ import pytest
 from fleetune.store import RunRecord, Store
 from flows.cli.work import Work
 from flows.context import RunContext
+from flows.reevaluation import EvaluationRequest, reevaluation
 from flows.runner import Runner
 from stages.catalog import EVALUATE
 from tests.support.cli.calls import Call, document, working
@@ -70,6 +71,28 @@ def test_results_are_printed(call: Call, root: Path, evaluation: Evaluation) -> 
     assert result.exit_code == 0, result.stderr
     assert "5.5" in result.stdout and past.id in result.stdout
     assert "on 200 samples" in result.stdout and "not trained on" not in result.stdout, "an older version did not count"
+
+
+@pytest.mark.parametrize(
+    ("request_", "share", "said"),
+    [
+        (EvaluationRequest(run="latest", data="docstrings"), None, "the rows that a training on it would test on"),
+        (EvaluationRequest(run="latest", changes=("data.source=digits",)), 1.0, "is scored whole"),
+    ],
+)
+def test_the_help_says_how_much_is_scored(
+    call: Call,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request_: EvaluationRequest,
+    share: float | None,
+    said: str,
+) -> None:
+    """Bug: it said all of other data, and of a set in configs/data a fifth was scored."""
+    monkeypatch.chdir(REPOSITORY)
+    trained_run(Store(root))
+    assert reevaluation(request_, Store(root)).config.data.validation == share
+    assert said in " ".join(call("evaluate", "--help").stdout.replace("│", "").split())
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("evaluate")])

@@ -54,6 +54,14 @@ def test_a_heading_of_one_column_and_one_that_became_a_row_are_refused(tmp_path:
 
 
 def test_words_that_columns_have_may_be_said(tmp_path: Path) -> None:
-    """A row of which only one cell is the name of a column is a row."""
+    """A row of which only one cell is the name of a column is a row.
+
+    Bug: so is one whose cells are all one name, such as the French of "source", and a text of JSON that is "text".
+    """
     source = json_lines(tmp_path / "r.jsonl", [*FRUITS, {"text": "label", "label": "pear"}])
     assert prepared(tmp_path / "d", source, TEXT).size("train") == 17
+    lines = json_lines(tmp_path / "lines.jsonl", [{"text": text} for text in ("once", "text", "upon", "a", "time")])
+    assert prepared(tmp_path / "e", lines, CAUSAL).size("train") == 4
+    (tmp_path / "r.csv").write_text("source,target\n" + "".join(f"{n},zero\n" for n in range(9)) + "source,source\n")
+    pairs = prepared(tmp_path / "f", tmp_path / "r.csv", TEXT, text_column="source", label_column="target")
+    assert pairs.labels == ("source", "zero")

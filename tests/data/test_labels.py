@@ -13,12 +13,12 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from tests.support.data.samples import CAUSAL, FRUITS, TEXT, json_lines, prepared, texts, whole
 
-NUMBERED = [{"text": f"text {n}", "label": n % 2} for n in range(20)]
+NUMBERED: list[dict[str, Any]] = [{"text": f"text {n}", "label": n % 2} for n in range(20)]
 
 
-def for_model(*labels: str) -> InputSpec:
+def for_model(*labels: str, numbered: bool = False) -> InputSpec:
     """Input specification of a classifier with these classes."""
-    return InputSpec(task="sequence-classification", labels=labels)
+    return InputSpec(task="sequence-classification", labels=labels, numbered=numbered)
 
 
 def by_text(data: PreparedData) -> dict[str, int]:
@@ -52,11 +52,37 @@ def test_capital_letters_do_not_make_other_classes_of_the_models(tmp_path: Path)
 
 
 def test_numbers_count_as_the_models_own(tmp_path: Path) -> None:
-    """Integer labels are ids of the model's named classes, and a note says so."""
-    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", NUMBERED), for_model("no", "yes", "perhaps"))
+    """Integer labels of all of the model's named classes are its ids, and a note says so."""
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", NUMBERED), for_model("no", "yes"))
+    assert data.labels == ("no", "yes")
+    assert by_text(data) == {row["text"]: row["label"] for row in NUMBERED}
+    assert data.info.notes[0] == "labels are numbers and count as the model's own: 0 no, 1 yes"
+
+
+def test_a_model_that_is_trained_on_keeps_its_classes(tmp_path: Path) -> None:
+    """Numbers of a run that goes on are its classes, also on a day that lacks one of them."""
+    spec = for_model("no", "yes", "perhaps", numbered=True)
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", NUMBERED), spec)
     assert data.labels == ("no", "yes", "perhaps")
     assert by_text(data) == {row["text"]: row["label"] for row in NUMBERED}
     assert data.info.notes[0] == "labels are numbers and count as the model's own: 0 no, 1 yes, 2 perhaps"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_numbers_of_fewer_classes_are_other_labels(first: int, tmp_path: Path) -> None:
+    """Bug: folders 1 to 102 kept ImageNet's head of 1000 classes, and got its names, goldfish and all."""
+    rows = [{**row, "label": first + row["label"]} for row in NUMBERED]
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), for_model("no", "yes", "perhaps"))
+    assert data.labels == (str(first), str(first + 1))
+    assert by_text(data) == {row["text"]: row["label"] - first for row in rows}
+    assert "are not the classes of the model (no, yes, perhaps): its head does not fit them" in data.info.notes[0]
+
+
+def test_a_model_that_names_its_classes_by_numbers_keeps_them(tmp_path: Path) -> None:
+    """A model that was trained on 0, 1 and 2 has these classes, also where data hold only some of them."""
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", NUMBERED), for_model("0", "1", "2"))
+    assert data.labels == ("0", "1", "2")
+    assert by_text(data) == {row["text"]: row["label"] for row in NUMBERED}
 
 
 def test_classes_without_names_keep_their_numbers(tmp_path: Path) -> None:

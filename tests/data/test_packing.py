@@ -1,6 +1,7 @@
 """Samples that share sequences."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,20 +29,30 @@ def samples(data: PreparedData) -> list[tuple[list[int], list[int]]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("loss_on", ["completions", "all"])
-def test_packed_rows_hold_the_same_samples(loss_on: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("loss_on", "rows"),
+    [
+        ("completions", chats(60)),
+        ("all", chats(60)),
+        ("all", [{"text": "a text " * (1 + n % 7)} for n in range(60)]),
+        ("completions", [{"prompt": "why? ", "completion": "so " * (1 + n % 9)} for n in range(60)]),
+    ],
+    ids=["chats", "chats, all of them", "texts", "completions"],
+)
+def test_packed_rows_hold_the_same_samples(loss_on: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
     """Packing changes where samples lie and nothing about them; no first token and no padding carries loss.
 
-    Bug: a model's card called the rows samples.
+    Bug: a model's card called the rows samples, of texts and completions longer than of chats.
     """
-    source, spec = json_lines(tmp_path / "r.jsonl", chats(60)), chat_spec(tmp_path / "t")
+    source, spec = json_lines(tmp_path / "r.jsonl", rows), chat_spec(tmp_path / "t")
     alone = prepared(tmp_path / "a", source, spec, max_length=96, loss_on=loss_on)
     packed = prepared(tmp_path / "p", source, spec, max_length=96, loss_on=loss_on, packing=True)
     assert samples(alone) == samples(packed)
     assert packed.size("train") < alone.size("train") / 1.5
-    rows = packed.size("train")
     assert alone.describe_size("train") == f"{alone.size('train')} samples"
-    assert packed.describe_sizes().startswith(f"{alone.size('train')} samples in {rows} sequences to train on, ")
+    assert packed.describe_sizes().startswith(
+        f"{alone.size('train')} samples in {packed.size('train')} sequences to train on, "
+    )
     batch = whole(packed, "train")
     for row, positions in enumerate(batch["position_ids"]):
         inside = np.zeros(len(positions), dtype=bool)

@@ -129,8 +129,20 @@ def test_folder_without_train_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no train data.*found: none"):
         prepared(tmp_path / "d", tmp_path / "set")
     json_lines(tmp_path / "set" / "test.jsonl", FRUITS)
-    with pytest.raises(Refused, match=r"found: test\.jsonl"):
+    with pytest.raises(Refused, match=r"found: test\.jsonl\)"):
         prepared(tmp_path / "d", tmp_path / "set")
+
+
+def test_texts_by_themselves_are_refused_with_the_way_on(tmp_path: Path) -> None:
+    """Bug: of a folder of .txt files it was said that there are none, and of each listed one to convert it, to what
+    nobody said."""
+    text = tmp_path / "set" / "a.txt"
+    text.parent.mkdir()
+    text.write_text("once upon a time")
+    with pytest.raises(Refused, match=r'found: none; not read: a\.txt; .* a line {"text": "\.\.\."} of \.jsonl\)'):
+        prepared(tmp_path / "d", text.parent, CAUSAL)
+    with pytest.raises(Refused, match=r'got \'\.txt\'\); .* a line {"text": "\.\.\."} of \.jsonl'):
+        prepared(tmp_path / "e", text, CAUSAL)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,18 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return made
 
 
+def test_numbers_are_classes_of_a_model_that_is_trained_on(tmp_path: Path) -> None:
+    """Labels 0 and 1 are the first of three named classes where a run's own model goes on or the request names them,
+    and not those of a base, which may be ImageNet's."""
+    for place, config, own in (
+        ("base", None, False),
+        ("named", {"id2label": {0: "no", 1: "yes"}}, True),
+        ("artifacts/checkpoint/0a1b/model", None, True),
+    ):
+        source = str(saved(tmp_path / place, 1))
+        assert input_spec(ModelRequest(task="sequence-classification", source=source, config=config)).numbered == own
+
+
 def test_weights_in_a_subfolder_are_part_of_the_digest(tmp_path: Path) -> None:
     """Bug: other weights under the same index had the same digest, and the training of the old ones was reused."""
     folder = saved(tmp_path / "model", 1, shards="shards")

@@ -53,10 +53,20 @@ def test_the_card_tells_sequences_from_samples(packing: bool, tmp_path: Path) ->
     found, _ = run_of(tmp_path, WHOLE)
     source = json_lines(tmp_path / "chats.jsonl", chats(40))
     data = prepared(tmp_path / "chats", source, chat_spec(tmp_path / "tokenizer"), max_length=96, packing=packing)
-    card = model_card(
-        replace(found, data=data.folder, scores=replace(found.scores, samples=2) if found.scores else None)
-    )
+    assert found.scores is not None
+    card = model_card(replace(found, data=data.folder, scores=replace(found.scores, samples=2)))
     rows, counted = data.size("train"), "sequences" if packing else "samples"
     assert f"| {counted} of a round | {found.run.config.training.batch_samples} |" in card
-    assert f"On 2 {counted} that nobody trained on" in card
+    assert f"On 2 {counted}:" in card
     assert (f" samples in {rows} sequences to train on" in card) == packing
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(None, ":"), (0, " not trained on:"), (3, ", 3 of them trained on:")], ids=str
+)
+def test_the_card_calls_no_score_fairer_than_it_is(number: int | None, said: str, tmp_path: Path) -> None:
+    """Bug: the card said "that nobody trained on" of whatever was scored, repeated rows of training among it."""
+    found, _ = run_of(tmp_path, WHOLE)
+    assert found.scores is not None
+    scores = replace(found.scores, samples=12, trained_on=number)
+    assert f"\nOn 12 samples{said}\n" in model_card(replace(found, scores=scores))

@@ -21,14 +21,19 @@ def put(store: Store, kind: str, files: dict[str, str], data: str = "") -> str:
 
 
 def put_data(
-    store: Store, labels: tuple[str, ...] = ("no", "yes"), tokenizer: str = "t", size: int = 0, **more: str
+    store: Store,
+    labels: tuple[str, ...] = ("no", "yes"),
+    tokenizer: str = "t",
+    size: int = 0,
+    task: str = "sequence-classification",
+    **more: str,
 ) -> str:
     """Store prepared data with these classes and this tokenizer; with images of that size if it is not 0. more: other
     files of the tokenizer, without their suffix .json."""
     shape = (5, 3, size, size) if size else (5, 64)
     array = ArrayInfo(name="pixel_values" if size else "input_ids", dtype="float32", shape=shape)
     info = DataInfo(
-        task="sequence-classification",
+        task=task,
         labels=labels,
         splits=(SplitInfo(name="test", samples=5, arrays=(array,)),),
         source="reviews.csv",
