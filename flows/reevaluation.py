@@ -224,9 +224,10 @@ def _listed(labels: tuple[str, ...]) -> str:
 
 
 def _tokenizer(store: Store, digest: str) -> dict[str, str]:
-    """path -> sha256 of the tokenizer's files in prepared data; empty for images."""
-    files = store.manifest("data", digest).files
-    return {file.path: file.sha256 for file in files if file.path.startswith(f"{TOKENIZER}/")}
+    """path -> sha256 of the tokenizer's files in prepared data; empty for images. Without the configuration of the
+    model, which is that of the run's in any case, and which data of earlier versions do not have."""
+    files, model = store.manifest("data", digest).files, f"{TOKENIZER}/config.json"
+    return {file.path: file.sha256 for file in files if file.path.startswith(f"{TOKENIZER}/") and file.path != model}
 
 
 def _image_shape(info: DataInfo) -> str:

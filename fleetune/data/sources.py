@@ -271,8 +271,8 @@ def source_name(request: DataRequest) -> str:
     return path.name if path.is_file() else path.resolve().name
 
 
-DATA_VERSION = 8
-"""Increased whenever this package would prepare different arrays from the same source."""
+DATA_VERSION = 9
+"""Increased whenever this package would prepare other arrays from the same source, or another tokenizer folder."""
 
 
 def content_digest(request: DataRequest, images: bool = True) -> str:

@@ -25,8 +25,10 @@ TOKENIZER_SETTINGS = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "config.json",
 )
-"""Files of tokenizers of any kind, apart from their settings and vocabularies."""
+"""Files of tokenizers of any kind, apart from their settings and vocabularies. By the type of model in config.json,
+transformers takes a tokenizer's class, where its settings name none, or one that it does not take for the type."""
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 

@@ -1,15 +1,17 @@
 """Writes a trained model in its own standard format: a Hugging Face folder, or a PEFT adapter folder with a README."""
 
 import dataclasses
+import json
 import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PretrainedConfig
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import TEXT_TASKS, head_of, predicts_tokens
@@ -104,7 +106,33 @@ def copy_tokenizer(source: Path, target: Path, ends: Callable[[Path], Iterable[i
             copied.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copied)
     name_no_code(target)
+    if (source / "config.json").is_file():  # with which transformers opens the tokenizer as it did for training
+        _open_alike(target, source)
     write_ends(target, source, ends)
+
+
+def _open_alike(folder: Path, trained: Path) -> None:
+    """Let transformers open the tokenizer of a folder as that of `trained`, for which it goes by the model's settings:
+    adapters of language models have no config.json, a part of a model has another type than the whole, and only of
+    models that transformers 4 wrote does it heed `fix_mistral_regex`."""
+    wanted, found, file = _opened(trained), _opened(folder), folder / "tokenizer_config.json"
+    if wanted is not None and type(wanted) is not type(found):
+        kind = type(wanted)
+        name = "PreTrainedTokenizerFast" if kind is PreTrainedTokenizerFast else kind.__name__  # as in all versions
+        text = json.dumps({**json.loads(file.read_bytes()), "tokenizer_class": name}, indent=2, ensure_ascii=False)
+        file.write_text(text + "\n", encoding="utf-8")
+        found = _opened(folder)
+    if wanted is not None and wanted.is_fast and type(wanted) is type(found):
+        if wanted.backend_tokenizer.to_str() != found.backend_tokenizer.to_str():
+            wanted.backend_tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _opened(folder: Path) -> Any:
+    """Return the tokenizer of a folder; None if transformers cannot open it."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception:  # each of a dozen parsers raises its own error types
+        return None
 
 
 def _of_adapter(name: str) -> bool:

@@ -255,6 +255,11 @@ def test_data_that_do_not_fit(store: Store, other: dict[str, Any], said: tuple[s
     check_fit(store, "demo-1", trained, trained)
 
 
+def test_data_of_an_earlier_version_fit(store: Store) -> None:
+    """They have no configuration of the model beside its tokenizer, as those of today do."""
+    check_fit(store, "demo-1", put_data(store), put_data(store, config="{}"))
+
+
 def test_numbers_fit_whatever_their_column_is_called(store: Store) -> None:
     """Bug: a regression trained on `price` was not evaluated on a file whose numbers are in a column `value`."""
     trained, other = (put_data(store, labels=(name,), task="sequence-regression") for name in ("price", "value"))

@@ -26,8 +26,10 @@ def put_data(
     tokenizer: str = "t",
     size: int = 0,
     task: str = "sequence-classification",
+    **more: str,
 ) -> str:
-    """Store prepared data with these classes and this tokenizer; with images of that size if it is not 0."""
+    """Store prepared data with these classes and this tokenizer; with images of that size if it is not 0. more: other
+    files of the tokenizer, without their suffix .json."""
     shape = (5, 3, size, size) if size else (5, 64)
     array = ArrayInfo(name="pixel_values" if size else "input_ids", dtype="float32", shape=shape)
     info = DataInfo(
@@ -38,7 +40,8 @@ def put_data(
         digest="d",
         seed=0,
     )
-    return put(store, "data", {"data.json": json_io.text(info), "tokenizer/tokenizer.json": tokenizer})
+    files = {f"tokenizer/{name}.json": text for name, text in {"tokenizer": tokenizer, **more}.items()}
+    return put(store, "data", {"data.json": json_io.text(info), **files})
 
 
 def trained_run(store: Store, data: str = "", **left_out: str) -> RunRecord:
