@@ -128,7 +128,7 @@ class Conductor:
         return self._expect(replace(state, phase=EXPECTING), p.Wait(attempt=state.attempt, longest_s=WAIT_S))
 
     def _expect(self, state: State, *wait: p.Command) -> Step:
-        """Wait for a lost device that may be back soon, if that costs nothing else; ask for a plan if there is none."""
+        """Wait for a lost device whose pause is short, if that costs nothing else; ask for a plan if there is none."""
         soon = any(each.status == LOADING or (each.status == DUE and each.pause_s <= WAIT_S) for each in state.devices)
         return (state, wait) if soon and self.waits else self._revise(state)
 
@@ -339,7 +339,8 @@ class Conductor:
 
     def _without(self, state: State, device: Device, returns: bool) -> Step:
         """Return the state in which a device is gone, and what is started then: it, if it returns, and all spares."""
-        state, spares = state.with_device(device.lost(state.history.rounds, self.returns and returns)), state.of(SPARE)
+        returns = self.returns and returns and not state.stop
+        state, spares = state.with_device(device.lost(state.history.rounds, returns)), state.of(SPARE)
         state = replace(state, devices=_with_status(state, spares, DUE))
         due = [each for each in state.devices if each.status == DUE and each.name in {device.name, *spares}]
         return state, tuple(p.StartAgain(device=each.name, pause_s=each.pause_s) for each in due)

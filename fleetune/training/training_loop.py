@@ -164,7 +164,7 @@ class TrainingLoop:
         for command in due:
             if isinstance(command, p.Wait):
                 yield p.Waited(attempt=command.attempt)
-            else:
+            elif self._end is None and not self._state.stop:
                 self._workers.start_again(command.device)
         overdue = self._patience.overdue(self._state, *self._revisions.durations_s(self._state.history.rounds))
         if overdue is not None:

@@ -233,6 +233,9 @@ class WorkerGroup:
             if job.wait(max(0.0, patience_s - time.monotonic())) is None:
                 job.stop(grace_s=0.0)
 
+        for worker in self._workers.values():  # first, or each that is waited for would let the next one begin
+            if worker.starting is not None:
+                worker.starting.cancel()
         jobs = [job for worker in self._workers.values() for job in worker.take_all()]
         with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="end-worker") as pool:
             list(pool.map(end, jobs))

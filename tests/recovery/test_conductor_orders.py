@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
 from fleetune.recovery.holdings import History, Version
+from fleetune.recovery.membership import LOADING, WAITING
 from fleetune.recovery.state import COLLECTING, State
 from tests.support.recovery.simulation import Wrong, explore, simulation, walk
 
@@ -38,11 +39,12 @@ NOBODY, STOPPED = "no device is left", "ended "
         ("a", ["join", "kill"], {"newcomers": ("n",), "scores_every": 1}, (NOBODY,)),
         ("ab", ["kill"], {"returns": True, "backups": False}, ()),
         ("ab", ["kill"], {"returns": True, "rounds": 1}, ()),
-        ("ab", ["accuse"], {"returns": True, "rounds": 1}, ()),
+        ("ab", ["accuse"], {"returns": True, "rounds": 1, "backups": False, "items": 1}, ()),
         ("ab", ["kill"], {"returns": True, "waits": True, "rounds": 1}, ()),
         ("ab", ["kill"], {"returns": True, "average_every": 1, "backups": False}, ()),
+        ("ab", ["kill", "stop"], {"returns": True, "waits": True, "rounds": 1, "backups": False}, (STOPPED, NOBODY)),
         ("ab", ["late"], {}, ()),
-        ("ab", ["late"], {"returns": True, "rounds": 1}, ()),
+        ("ab", ["late"], {"returns": True, "rounds": 1, "backups": False, "items": 1}, ()),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -185,6 +187,37 @@ class ExpectsForEver(Conductor):
         return (state, ()) if isinstance(event, p.Waited | p.NotBack) else super().step(state, event)
 
 
+class StartsTwice(Conductor):
+    """Has a lost device started again for each time that it hears of its loss."""
+
+    def step(self, state: State, event: p.Event) -> Step:
+        state, commands = super().step(state, event)
+        again = [each for each in commands if isinstance(each, p.StartAgain)]
+        return state, (*commands, *again)
+
+
+class LeavesThemWaiting(Conductor):
+    """Goes on with the next round, though a device waits for its border."""
+
+    def step(self, state: State, event: p.Event) -> Step:
+        if isinstance(event, p.CommitLogged):
+            late = [replace(each, status=LOADING) if each.status == WAITING else each for each in state.devices]
+            after, commands = super().step(replace(state, devices=tuple(late)), event)
+            return replace(after, devices=state.devices), commands
+        return super().step(state, event)
+
+
+class ForgetsTheAverage(Conductor):
+    """Goes on after an average without those that waited for it."""
+
+    def step(self, state: State, event: p.Event) -> Step:
+        if not isinstance(event, p.Prepared) or state.layout is None:
+            return super().step(state, event)
+        layout = state.layout
+        after, commands = super().step(replace(state, layout=replace(layout, average_every_rounds=0)), event)
+        return replace(after, layout=layout), commands
+
+
 class MixesRounds(Conductor):
     """Takes rounds of the same number for the same version, whoever committed them."""
 
@@ -221,6 +254,15 @@ class AbortsNobody(Conductor):
         (MarksHalfACheckpoint, "ab", [], {}, "the checkpoint of the state after round 2 is made of"),
         (ForgetsTheDead, "ab", ["kill"], {}, "nothing can happen any more"),
         (ExpectsForEver, "ab", ["kill", "fail"], {"returns": True, "waits": True}, "nothing can happen any more"),
+        (StartsTwice, "ab", ["kill"], {"returns": True}, "is to be started, and is to be already"),
+        (LeavesThemWaiting, "ab", ["kill"], {"returns": True}, "wait for its border"),
+        (
+            ForgetsTheAverage,
+            "ab",
+            ["kill"],
+            {"returns": True, "average_every": 1, "rounds": 3},
+            "waited for the average",
+        ),
         (MixesRounds, "abc", ["accuse", "crash"], {"backups": False}, "nothing can happen any more"),
         (AbortsNobody, "ab", ["kill"], {}, "nothing can happen any more"),
     ],
@@ -229,7 +271,7 @@ class AbortsNobody(Conductor):
 def test_a_conductor_with_a_mistake_is_found_out(
     conductor: type[Conductor], devices: str, faults: list[str], made: dict[str, Any], found: str
 ) -> None:
-    """Of eleven conductors with one mistake each, walking through all orders of events finds every one."""
+    """Of fourteen conductors with one mistake each, walking through all orders of events finds every one."""
     world = simulation(conductor, **made)
     with pytest.raises(Wrong, match=found):
         explore(world, world.begin(devices, faults), (NOBODY,))

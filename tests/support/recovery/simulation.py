@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fleetune.errors import FleetuneError
+from fleetune.program.in_force import averages_after
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor
 from fleetune.recovery.holdings import (
@@ -29,6 +30,7 @@ from fleetune.recovery.holdings import (
     Need,
     Version,
 )
+from fleetune.recovery.membership import DUE, HERE, LOADED
 from fleetune.recovery.state import State
 from fleetune.recovery.transfers import Item
 
@@ -392,7 +394,7 @@ class Simulation:
                 if any(channel[0] == name for channel in world.channels):
                     yield ("kill", name, False)
         if fault == "accuse" and world.state is not None:
-            yield from (("accuse", name) for name in names if name in world.state.members)
+            yield from (("accuse", name) for name in names if name in world.state.of(*HERE))
         if fault == "lose" and world.state is not None:
             ends = [channel[:2] for channel in world.channels if not channel[0].startswith("life")]
             yield from (("lose", *pair) for pair in sorted(ends))
@@ -400,7 +402,9 @@ class Simulation:
             written = any(isinstance(task, p.LogCommit | p.RewindLog | p.CompleteCheckpoint) for task in world.tasks)
             yield from (("crash", durable) for durable in ((False, True) if written else (False,)))
         if fault == "join":
-            yield from (("join", name) for name in self.newcomers if name not in names)
+            untold = {channel[0] for channel in world.channels}  # a device is started again once its loss is known
+            absent = [name for name in self.newcomers if name not in names and f"life of {name}" not in untold]
+            yield from (("join", name) for name in absent)
         if fault == "stop" and world.state is not None:
             yield ("stop",)
         if fault == "late" and world.state is not None and world.state.owing:
@@ -424,6 +428,8 @@ class Simulation:
                 world = replace(world, shards=world.shards | {message})
                 message = p.Saved(device=message.device, version=message.version)
             assert isinstance(message, p.Event)
+            if isinstance(message, p.Hello):  # what it loads takes a while
+                world = _send(world, [(message.device, COORDINATOR, p.Loaded(device=message.device))])
             return self._tell(world, message)
         worker = next((each for each in world.workers if each.name == target), None)
         if worker is None:
@@ -461,6 +467,8 @@ class Simulation:
             return self._tell(world, p.Waited(attempt=task.attempt))
         if isinstance(task, p.Blame):
             return self._accuse(world, task.device)
+        if isinstance(task, p.Dismiss):
+            return _without(world, task.device, keeps=True)
         if isinstance(task, p.StartAgain):
             alive = any(worker.name == task.device for worker in world.workers)  # it was given up out of reach
             return self._tell(world, p.NotBack(device=task.device)) if alive else self._join(world, task.device)
@@ -518,14 +526,7 @@ class Simulation:
 
     def _kill(self, world: World, name: str, keeps: bool) -> World:
         """A worker dies; what it has sent arrives, or does not."""
-        world = replace(
-            world,
-            workers=frozenset(worker for worker in world.workers if worker.name != name),
-            channels=frozenset(
-                channel for channel in world.channels if channel[1] != name and (keeps or channel[0] != name)
-            ),
-        )
-        return self._tell_later(world, name, p.Ended(device=name, reason="killed"))
+        return self._tell_later(_without(world, name, keeps), name, p.Ended(device=name, reason="killed"))
 
     def _tell_later(self, world: World, name: str, event: p.Event) -> World:
         """Let the coordinator find out some day that a device ended or came, in the order in which that happened."""
@@ -567,7 +568,7 @@ class Simulation:
     def _join(self, world: World, name: str) -> World:
         """A device says hello; its process is new."""
         world = replace(world, workers=world.workers | {Worker(name)})
-        return self._tell_later(self._tell_later(world, name, p.Hello(device=name)), name, p.Loaded(device=name))
+        return self._tell_later(world, name, p.Hello(device=name))
 
     def _late(self, world: World) -> World:
         """Answers take longer than is to be expected."""
@@ -591,6 +592,8 @@ class Simulation:
     def _carry_out(self, world: World, commands: tuple[p.Command, ...]) -> World:
         for command in commands:
             self._judge(world, command)
+            if isinstance(command, p.Dismiss) and all(worker.name != command.device for worker in world.workers):
+                continue
             if isinstance(command, _DONE_LATER):
                 world = replace(world, tasks=world.tasks | {command})
             elif isinstance(command, p.End):
@@ -607,6 +610,19 @@ class Simulation:
             raise Wrong(f"the commit of round {command.round} is sent, and the log on disk is {world.log}")
         if isinstance(command, p.Score) and (command.version, world.log) not in world.checkpoints:
             raise Wrong(f"{command.version} is to be scored, and on disk are {sorted(world.checkpoints)}")
+        if isinstance(command, p.StartAgain):
+            device = world.state.device(command.device) if world.state is not None else None
+            twice = any(isinstance(task, p.StartAgain) and task.device == command.device for task in world.tasks)
+            if twice or device is None or device.status != DUE:
+                raise Wrong(f"{command.device} is to be started, and is {'to be already' if twice else device}")
+        if isinstance(command, p.SendCommit) and command.starts_next and world.state and world.state.waiting:
+            raise Wrong(f"round {command.round + 1} begins, and {set(world.state.waiting)} wait for its border")
+        averages, loaded = self.average_every, world.state.of(LOADED) if world.state else ()
+        is_alike = (
+            isinstance(command, p.LogCommit) and command.round and averages_after(averages, command.round - 1, 99)
+        )
+        if is_alike and loaded:
+            raise Wrong(f"{command} comes, and {set(loaded)} waited for the average before it")
         every = self.conductor.scores_every_rounds
         begun = (
             command.round + isinstance(command, p.SendCommit)
@@ -622,6 +638,17 @@ class Simulation:
             for worker in world.workers:
                 if worker.name in world.state.layout.holders and worker.attempt == command.attempt:
                     drop_old(worker, command.version)
+
+
+def _without(world: World, name: str, keeps: bool) -> World:
+    """The world in which a worker is dead. keeps: what it has sent arrives."""
+    return replace(
+        world,
+        workers=frozenset(worker for worker in world.workers if worker.name != name),
+        channels=frozenset(
+            channel for channel in world.channels if channel[1] != name and (keeps or channel[0] != name)
+        ),
+    )
 
 
 def _send(world: World, sent: Iterable[Sent]) -> World:
@@ -660,7 +687,7 @@ def check_end(simulation: Simulation, world: World, allowed: tuple[str, ...] = (
 FAULTS = ("kill", "accuse", "lose", "crash", "join", "stop", "late", "fail")
 _DONE_LATER = (
     *(p.LogCommit, p.RewindLog, p.CompleteCheckpoint, p.Revise, p.Score),
-    *(p.StartAgain, p.Wait, p.Blame),
+    *(p.StartAgain, p.Wait, p.Blame, p.Dismiss),
 )
 """Commands whose answers come some day."""
 
