@@ -13,7 +13,7 @@ from flows.store_root import store_root
 
 
 @flow(name="compare", persist_result=False, log_prints=False)
-def compare(  # noqa: PLR0913  (the fields of a form)
+def compare(
     base: str = "demo",
     strategies: list[StrategyName] = ["asteroid", "dp", "single"],  # noqa: B006  (a form's default; never changed)
     train: bool = False,

@@ -31,7 +31,7 @@ from flows.store_root import store_root
 
 
 @flow(name="finetune", persist_result=False, log_prints=False)
-def finetune(  # noqa: PLR0913  (the fields of a form)
+def finetune(
     base: str = "demo",
     strategy: Strategy = AS_GIVEN,
     fleet: Fleet = AS_GIVEN,

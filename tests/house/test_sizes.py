@@ -1,60 +1,49 @@
-"""Rooms stay small: a reader can hold a file, and a function, in mind."""
+"""Packages stay small: each has a budget of lines, in line_budgets.toml, and within it a file or a function may be as
+long as its thought."""
 
-import ast
-import statistics
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("fleetune", "stages", "flows", "benchmarks")
-FILE_MEDIAN, FILE_CEILING = 150, 400
-FUNCTION_P90, FUNCTION_CEILING = 35, 80
-ARGUMENTS = 6
+from benchmarks.weight.sources import package_sizes
+
+BUDGETS = Path(__file__).with_name("line_budgets.toml")
+STEP = 10
+"""Budgets are multiples of it."""
+SLACK = 0.03
+"""A package that is further below its budget gets a smaller one, so that what was taken out stays out."""
 
 
-def modules() -> list[Path]:
-    """Every Python file of the product."""
-    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+def faults(lines: Mapping[str, int], budgets: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence for each package that has no budget, or is over it, or far below it."""
+    for package in sorted(lines.keys() | budgets.keys()):
+        count, budget = lines.get(package, 0), budgets.get(package, 0)
+        fitting = -(-count // STEP) * STEP
+        line = f'"{package}" = {fitting}'
+        if count > budget:
+            yield f"{package} has {count} lines, {count - budget} over its budget of {budget}: take as many out of it"
+        elif not count:
+            yield f"{package} is gone: take its line out of {BUDGETS.name}"
+        elif count < (1 - SLACK) * budget and fitting < budget:
+            yield f"{package} has {count} lines, {budget - count} below its budget of {budget}: write {line}"
 
 
-def functions() -> Iterator[tuple[str, int, int]]:
-    """Of every function: where it is, its lines (decorators aside), its arguments (self and cls aside)."""
-    for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                given = node.args
-                names = [a.arg for a in given.posonlyargs + given.args + given.kwonlyargs]
-                arguments = len(names) - (names[:1] in (["self"], ["cls"]))
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", lines, 0 if is_form(node) else arguments
+def test_packages_are_within_their_budgets() -> None:
+    """No package has more lines than its budget, nor 3 % less: a change that needs more takes it out elsewhere in the
+    package, or says in its commit why the budget grows."""
+    lines = {package: size.lines for package, size in package_sizes().items()}
+    found = list(faults(lines, tomllib.loads(BUDGETS.read_text(encoding="utf-8"))))
+    assert not found, "\n".join(found)
 
 
-def is_form(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """True for a Prefect flow: its arguments are the fields of a form, which Prefect wants flat."""
-    called = (decorator.func for decorator in node.decorator_list if isinstance(decorator, ast.Call))
-    return any(isinstance(name, ast.Name) and name.id == "flow" for name in called)
-
-
-def test_files_are_short() -> None:
-    """Half of all files have at most 150 lines, and none has more than 400."""
-    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules()}
-    too_long = {name: count for name, count in lines.items() if count > FILE_CEILING}
-    assert not too_long, f"longer than {FILE_CEILING} lines: {too_long}"
-    longest = sorted(lines.items(), key=lambda item: -item[1])[:10]
-    assert statistics.median(lines.values()) <= FILE_MEDIAN, f"the longest files: {longest}"
-
-
-def test_functions_are_short() -> None:
-    """Nine of ten functions have at most 35 lines, and none has more than 80."""
-    lines = {name: count for name, count, _ in functions()}
-    too_long = {name: count for name, count in lines.items() if count > FUNCTION_CEILING}
-    assert not too_long, f"longer than {FUNCTION_CEILING} lines: {too_long}"
-    within = sorted(lines.values())[int(0.9 * (len(lines) - 1))]
-    longest = sorted(lines.items(), key=lambda item: -item[1])[: len(lines) // 10]
-    assert within <= FUNCTION_P90, f"the longest tenth: {longest}"
-
-
-def test_functions_take_few_arguments() -> None:
-    """No function takes more than six arguments: the rest is gathered in a record."""
-    many = {name: count for name, _, count in functions() if count > ARGUMENTS}
-    assert not many, f"more than {ARGUMENTS} arguments: {many}"
+def test_a_fault_names_the_package_and_by_how_much() -> None:
+    """Over its budget, far below it, without one, and with one that has no lines; not what fits, nor a small package
+    whose budget is its lines rounded up."""
+    lines = {"over": 1011, "fits": 1000, "little less": 971, "less": 969, "new": 5, "small": 41}
+    budgets = {"over": 1010, "fits": 1000, "little less": 1000, "less": 1000, "small": 50, "gone": 10}
+    assert [(sentence.split(" has ")[0].split(" is ")[0], sentence) for sentence in faults(lines, budgets)] == [
+        ("gone", "gone is gone: take its line out of line_budgets.toml"),
+        ("less", 'less has 969 lines, 31 below its budget of 1000: write "less" = 970'),
+        ("new", "new has 5 lines, 5 over its budget of 0: take as many out of it"),
+        ("over", "over has 1011 lines, 1 over its budget of 1010: take as many out of it"),
+    ]

@@ -1,0 +1,1 @@
+"""Counts the program: its lines by package, and the code that a round and a recovery enter."""

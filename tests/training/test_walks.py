@@ -1,0 +1,37 @@
+"""How far a reader walks who follows a round, and a recovery: traced, since no text tells which files they enter.
+
+Whoever shortens a walk lowers its number here. The aim is 25 files in each process for a round, and 45 for a recovery.
+"""
+
+import pytest
+
+from benchmarks.weight.walks import Walks, training_walks
+
+
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory: pytest.TempPathFactory) -> Walks:
+    """What the processes of a small training enter."""
+    return training_walks(tmp_path_factory.mktemp("walks"))
+
+
+def test_a_round_enters_few_files(walks: Walks) -> None:
+    """The files that a committed round enters in a worker, in the coordinator, and in both: one more must not come."""
+    assert len(walks.worker.files) <= 45, sorted(walks.worker.files)  # aim: 25
+    # 40 and 68, and two of a timer where rounds are slow
+    assert len(walks.coordinator.files) <= 42, sorted(walks.coordinator.files)  # aim: 25
+    assert len(walks.round.files) <= 70, sorted(walks.round.files)
+
+
+def test_a_round_is_few_functions(walks: Walks) -> None:
+    """The functions that it enters, and how often a call leads from one file to another in a worker; in the coordinator
+    that depends on how long it waits."""
+    assert len(walks.worker.functions) <= 189, sorted(walks.worker.functions)
+    assert len(walks.round.functions) <= 287, sorted(walks.round.functions)
+    assert walks.worker.moves <= 1130  # 1,088, and 19 for each beat that comes in all rounds of a slow machine
+
+
+def test_a_recovery_enters_few_files(walks: Walks) -> None:
+    """The files that the coordinator and the workers that are left enter between the last commit before a device is
+    killed and the first one after it, in which they plan anew, go back to a backup, and run a round."""
+    # 129, and four of timers, of a device that is asked whether it lives, and of imports
+    assert len(walks.recovery.files) <= 133, sorted(walks.recovery.files)  # aim: 45
