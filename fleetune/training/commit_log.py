@@ -29,10 +29,10 @@ from fleetune.training.checkpoints import (
     CheckpointMark,
     StoredCheckpoint,
     copy_checkpoint,
+    foreign_lanes,
     newest_complete,
     write_text,
 )
-from fleetune.training.lanes_on_disk import foreign_lanes
 from fleetune.training.task import TrainingTask
 
 PLAN, EVENTS = "plan.json", "events.jsonl"

@@ -12,7 +12,7 @@ from typing import Any
 from fleetune.contracts import json_io
 from fleetune.contracts.fleet import PROCESS
 from fleetune.contracts.metrics import RoundMetrics
-from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, first_line
+from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code, first_line
 from fleetune.filesystem import STORE, disk_error
 from fleetune.monitoring import EventLog
 from fleetune.program.in_force import after_rounds
@@ -20,13 +20,11 @@ from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
 from fleetune.recovery.holdings import History
 from fleetune.training.checkpoint_saver import CheckpointSaver
-from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint
+from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint, folder_of
 from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
 from fleetune.training.decisions import Decisions
 from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, MessageLost, NotBack, Said
-from fleetune.training.end_error import end_error
 from fleetune.training.exchange import attempt_of
-from fleetune.training.lanes_on_disk import folder_of
 from fleetune.training.loss_scale import next_scale, step_scales
 from fleetune.training.measurements import RoundMeasurements
 from fleetune.training.migration import Migration, describe_version, parse_holdings, parse_version
@@ -379,3 +377,16 @@ class TrainingLoop:
     def _note_end(self, command: p.End) -> Iterable[p.Event]:
         self._end = command
         return ()
+
+
+def end_error(end: p.End, cause: p.Event | None, newest_loss: FleetuneError | None) -> FleetuneError:
+    """Return the error; what was lost comes before what follows from it.
+
+    cause: the event that led to the end. newest_loss: what a training ends with that cannot go on without what was lost
+    last.
+    """
+    if newest_loss is not None and isinstance(cause, p.Ended | p.Gap):
+        return newest_loss
+    if newest_loss is not None and isinstance(cause, p.NoPlan):
+        return type(newest_loss)(f"{newest_loss}; the devices that are left cannot go on: {end.reason}")
+    return by_exit_code(end.exit_code, end.reason)

@@ -2,15 +2,17 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
+from fleetune.clock import Clock
 from fleetune.contracts.plan import Plan
 from fleetune.errors import FleetuneError, Infeasible, Refused, TryAgain, by_exit_code
 from fleetune.formatting import gigabytes
@@ -19,6 +21,7 @@ from fleetune.links.authentication import new_key_pair
 from fleetune.links.endpoint import Listen
 from fleetune.links.message import Message, Received
 from fleetune.monitoring import EventLog
+from fleetune.program import seats_of
 from fleetune.recovery.holdings import Attempt
 from fleetune.training.checkpoints import CHECKPOINTS
 from fleetune.training.device_watch import (
@@ -33,16 +36,57 @@ from fleetune.training.device_watch import (
     in_background,
 )
 from fleetune.training.exchange import ABORT, BEAT_ACK, COORDINATOR_ALIVE, FIRST_ATTEMPT, Exchange, attempt_of
+from fleetune.training.gradients import total_norm
 from fleetune.training.liveness import Fault, Liveness, PeriodicThread
 from fleetune.training.measurements import decode_rows
-from fleetune.training.memory_need import describe_fullness, describe_need
 from fleetune.training.migration import PARCEL_BYTES
 from fleetune.training.parcels import FETCH
-from fleetune.training.round_report import check_report
-from fleetune.training.started_worker import StartedWorker
 from fleetune.training.task import COORDINATOR, TrainingTask
 from fleetune.training.worker_command import WorkerCommands
 from fleetune.training.written_shards import DeviceShards, take_shards
+
+
+@dataclass(slots=True)
+class StartedWorker:
+    """A device's worker. It is `here` from its start, or its return, to its loss."""
+
+    here: bool = True
+    job: Job | None = None
+    """The newest that was started with the others, or has said hello."""
+    starting: Future[Job] | None = None
+    """One that is started again and has not said hello yet; starting it may take seconds."""
+    address: str = ""
+    """Where it listens, once it has said hello."""
+    returned: bool = False
+    used: bool = True
+    """False for one that has come back, or is spare, and has had no part in a plan since."""
+    limited: bool = False
+    """True once it is held to its device's CPU share."""
+
+    def adopt(self, job: Job) -> None:
+        """Take a process for the newest."""
+        self.job, self.here, self.limited = job, True, False
+
+    def take_failure(self) -> str:
+        """Return why a process that was started again does not come, once; '' while it may."""
+        if self.starting is None or not self.starting.done():
+            return ""
+        if (error := self.starting.exception()) is not None:
+            why = f"could not be started again: {error}"
+        elif (code := self.starting.result().poll()) is not None:
+            why = f"was started again and {describe_exit(code)}"
+        else:
+            return ""
+        self.starting = None
+        return why
+
+    def take_all(self) -> list[Job]:
+        """Return all its processes; what has not begun to start is not started any more."""
+        starting, self.starting = self.starting, None
+        begun = starting is not None and not starting.cancel() and starting.exception() is None
+        both = [self.job, starting.result() if starting is not None and begun else None]
+        return [job for job in both if job is not None]
+
 
 STARTING_S = 120.0
 POLL_S = 0.04
@@ -409,3 +453,52 @@ class WorkerGroup:
     def _log_refused(self, sentence: str) -> None:
         with (self._task.work / "refused.log").open("a", encoding="utf-8") as log:
             log.write(sentence + "\n")
+
+
+Fields = Mapping[str, Any]
+
+
+def check_report(device: str, header: Fields, lanes: Collection[str]) -> None:
+    """Refuse a report whose fields cannot be read, or tell of lanes that the plan does not have."""
+    try:
+        _check_names(header["losses"], lanes)
+        _check_names(header["norms"], lanes)
+        _check_names(dict.fromkeys(header.get("overflowed", ())), lanes)
+        total_norm(header["norms"].values())
+        numbers = [header["peak_memory_bytes"], header.get("loss_scale", 1.0)]
+        for number in (*numbers, *header["losses"].values(), *header["sent_bytes"].values()):
+            if type(number) not in (int, float):
+                raise TypeError(f"{str(number)[:40]!r} is no number")
+            float(number)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise Refused(f"device {device} reports a round with fields that cannot be read ({error})") from None
+
+
+def _check_names(found: Fields, known: Collection[str]) -> None:
+    for name in found.keys() - set(known):
+        raise ValueError(f"{str(name)[:40]!r} is not in its plan")
+
+
+MEMORY_S, FULL = 0.3, 0.9
+"""Longest wait for what the engine of a device that is given up tells of its memory; the share from which it is told.
+"""
+
+
+def describe_fullness(device: str, job: Job) -> str:
+    """Return that a device's memory is full, as the end of a clause; empty if it is not, or its engine does not tell in
+    time. Short of memory by little, a container reads its own code again and again, and says nothing.
+    """
+    told = list[float | None]()
+    in_background(f"memory-of-{device}", lambda: told.append(job.memory_share())).join(MEMORY_S)
+    share = told[0] if told else None
+    return f", with {share:.0%} of its memory in use" if share is not None and share >= FULL else ""
+
+
+def describe_need(task: TrainingTask, plan: Plan, device: str) -> str:
+    """Return the end of a sentence about a device that lacks memory for its part of the plan in force."""
+    seats = ", ".join(map(str, seats_of(plan, device))) or "no segment"
+    needed = Clock(task.fleet, task.profile).memory_bytes(plan, device)
+    return (
+        f"while training {seats}: by its profile it needs {gigabytes(needed)}; lower training.micro_batch_samples, "
+        "give it more memory or leave it out"
+    )

@@ -1,7 +1,7 @@
 """What a worker holds, live and as copies, and how it comes to another version or plan: its half of a recovery."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,9 @@ import torch
 
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.errors import FleetuneError
-from fleetune.recovery.holdings import LIVE, PREPARED, Attempt, Version
+from fleetune.recovery.holdings import BACKUP, LIVE, PREPARED, SNAPSHOT, Attempt, Version
 from fleetune.recovery.transfers import Item
-from fleetune.training.copies import Copies
+from fleetune.training.checkpoints import Tensors
 from fleetune.training.exchange import BACKUP_ITEMS, attempt_of
 from fleetune.training.liveness import COMPUTING, LOADING
 from fleetune.training.migration import (
@@ -28,6 +28,53 @@ from fleetune.training.parcels import fetch_items, fetch_residuals
 from fleetune.training.running_plan import PlanLoader, RunningPlan, items_held
 from fleetune.training.task import WorkerTask
 from fleetune.training.worker_links import WorkerLinks
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Items of one version in one form."""
+
+    form: str
+    version: Version
+    items: dict[Item, Tensors]
+
+
+class Copies:
+    """Snapshots and backups of one device; nothing is freed but by `keep_only` and `clear`."""
+
+    def __init__(self) -> None:
+        self._held: list[Copy] = []
+
+    def __iter__(self) -> Iterator[Copy]:
+        return iter(self._held)
+
+    def snapshot(self, version: Version, items: Mapping[Item, Tensors]) -> Mapping[Item, Tensors]:
+        """Keep a copy of live state; return it, whose memory never changes."""
+        copied = dict[Item, Tensors]()
+        for item, tensors in items.items():
+            copied[item] = {key: tensor.detach().clone() for key, tensor in tensors.items()}
+        self._held.append(Copy(SNAPSHOT, version, copied))
+        return copied
+
+    def add_backup(self, version: Version, items: Mapping[Item, Tensors]) -> None:
+        """Keep what another device has sent."""
+        for copy in self._held:
+            if (copy.form, copy.version) == (BACKUP, version):
+                copy.items.update(items)
+                return
+        self._held.append(Copy(BACKUP, version, dict(items)))
+
+    def at(self, version: Version) -> dict[Item, Tensors]:
+        """Return everything that is held of a version."""
+        return {item: tensors for copy in self._held if copy.version == version for item, tensors in copy.items.items()}
+
+    def keep_only(self, version: Version) -> None:
+        """Free all other versions."""
+        self._held = [copy for copy in self._held if copy.version == version]
+
+    def clear(self) -> None:
+        """Free everything."""
+        self._held = []
 
 
 @dataclass(slots=True)

@@ -16,8 +16,7 @@ from fleetune.contracts.plan import Gate, Plan
 from fleetune.contracts.run_config import Lora
 from fleetune.errors import Infeasible, Refused, TryAgain
 from fleetune.program.in_force import after_rounds, regated
-from fleetune.training.decisions import Decisions
-from fleetune.training.gate_refresh import GateRefresh
+from fleetune.training.decisions import Decisions, GateRefresh
 from tests.support.clock import fleets
 from tests.support.training.control_comparison import FP64, difference, whole_model
 from tests.support.training.ends import assert_same_bits

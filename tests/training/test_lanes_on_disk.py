@@ -8,8 +8,7 @@ import pytest
 from fleetune.contracts import json_io
 from fleetune.errors import TryAgain
 from fleetune.recovery.holdings import INITIAL, Attempt, Restoration, Version
-from fleetune.training.checkpoints import MARK, CheckpointMark, FileDigest, checkpoint_folder
-from fleetune.training.lanes_on_disk import folder_of
+from fleetune.training.checkpoints import MARK, CheckpointMark, FileDigest, checkpoint_folder, folder_of
 
 
 def stored(work: Path, **digests: str) -> Restoration:

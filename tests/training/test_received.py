@@ -17,7 +17,7 @@ from fleetune.training.gradients import pack_norms, ring_all_reduce
 from fleetune.training.measurements import decode_rows
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.received import check_alike
-from fleetune.training.round_report import check_report
+from fleetune.training.worker_group import check_report
 from tests.support.clock.ticks import plan, segment
 
 NAMES = {"u0": ("a",), "u1": ("b", "norm.running_mean")}

@@ -23,11 +23,10 @@ def test_a_round_enters_few_files(walks: Walks) -> None:
 
 
 def test_a_round_is_few_functions(walks: Walks) -> None:
-    """The functions that it enters, and how often a call leads from one file to another in a worker; in the coordinator
-    that depends on how long it waits."""
-    assert len(walks.worker.functions) <= 189, sorted(walks.worker.functions)
-    assert len(walks.round.functions) <= 287, sorted(walks.round.functions)
-    assert walks.worker.moves <= 1130  # 1,088, and 19 for each beat that comes in all rounds of a slow machine
+    """The functions that it enters in a worker, and in both. How often a call leads from one file to another, which
+    depends on the beats of a slow machine, is told by `python -m benchmarks.weight` alone."""
+    assert len(walks.worker.functions) <= 192, sorted(walks.worker.functions)
+    assert len(walks.round.functions) <= 290, sorted(walks.round.functions)
 
 
 def test_a_recovery_enters_few_files(walks: Walks) -> None:
