@@ -71,8 +71,8 @@ Operations = Mapping[str, str]
 class GateRefresh:
     """Chooses gates anew while a training goes on (D2FT), by the scores of a round in which every head ran in full.
 
-    Devices score the heads whose gradients they have; a head that a cut divides gets the sum of its parts. The choice is
-    a part of the round's commit. A resumed training follows the logged choices, those of rounds that it runs again too.
+    Devices score the heads whose gradients they have; a head that a cut divides gets the sum of its parts. The choice
+    is a part of the round's commit, and a resumed training follows what was logged, also of rounds that it runs again.
     """
 
     def __init__(
