@@ -231,9 +231,10 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
         found = next(filter(_exists, tried), None)
         if found is not None:
             elsewhere = label.startswith(DATA_LOCAL) and Path(given).is_absolute()  # this machine's links say nothing
-            own_name = _is_data(label) and found.is_file()  # the target of a link, as in the hub's cache, may have none
-            absolute = found.parent.resolve() / found.name if own_name else found.resolve()
-            holder[key] = given if elsewhere else str(absolute)
+            target = found.resolve()
+            if _is_data(label) and found.is_file() and found.suffix not in ("", target.suffix):
+                target = found.parent.resolve() / found.name  # as in the hub's cache, whose files have no names
+            holder[key] = given if elsewhere else str(target)
         elif _must_be_path(given, label):
             looked = " and ".join(dict.fromkeys(str(place) for place in tried))
             raise Refused(f"{origin.owner}: {label}: {given!r} does not exist; looked for {looked}")

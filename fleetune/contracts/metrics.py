@@ -282,15 +282,19 @@ class EvaluationMetrics:
     """Scores by class number; empty unless the model is a classifier."""
     trained_on: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
     """Of `samples`, those that the model was trained on; None: not known."""
+    sequences: Annotated[bool, Field(exclude_if=_neutral)] = False
+    """True if sequences are counted, which several samples share, and not samples."""
 
     @property
     def scored(self) -> str:
         """`50 samples not trained on`, as far as that is known."""
-        return f"{self.samples} samples{self.seen}"
+        return f"{self.samples} {'sequences' if self.sequences else 'samples'}{self.seen}"
 
     @property
     def seen(self) -> str:
-        """What follows the samples: how many of them were trained on; empty if that is not known."""
+        """What follows the samples: how many of them were trained on, or how many sequences with such a one; empty if
+        that is not known."""
         if self.trained_on is None:
             return ""
-        return f", {self.trained_on} of them trained on" if self.trained_on else " not trained on"
+        which = "of the sequences" if self.sequences else "of them"
+        return f", {self.trained_on} {which} trained on" if self.trained_on else " not trained on"

@@ -11,10 +11,9 @@ import numpy as np
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.tasks import predicts_labels, predicts_number
 from fleetune.data.class_features import composed, meant, visible
-from fleetune.data.examples import SEPARATOR, Example, RawLabel, Survey
+from fleetune.data.examples import SEPARATOR, Example, RawLabel
 from fleetune.data.prepared_data import LABELS, Array, ArrayInfo
 from fleetune.data.public_words import Told
-from fleetune.data.splits import RowIndices
 from fleetune.data.tables import DataSource
 
 UNNAMED_CLASS = re.compile(r"LABEL_\d+")
@@ -313,7 +312,8 @@ def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...], number
         label_ids={label: order.index(name) for label, name in spelled.items()},
         notes=(
             f"labels of the data ({shortlist(order)}) are not the classes of the model ({shortlist(known)}): "
-            + ("its classes are renamed to them" if len(names) == len(known) else "its head does not fit them"),
+            + ("its classes are renamed to them" if len(names) == len(known) else "its head does not fit them")
+            + ("; if they are its classes by number, give model.config.id2label" if fits else ""),
         ),
     )
 
@@ -324,11 +324,12 @@ def _shared_names_first(names: tuple[str, ...], known: tuple[str, ...]) -> tuple
     return tuple(name if name in names else next(others) for name in known)
 
 
-def absent_class_notes(classes: LabelMapping, found: Survey, rows: RowIndices) -> tuple[str, ...]:
-    """Return a sentence that names the classes without a training row; empty if there is none."""
-    if not len(found.label_indices):
-        return ()
-    present = {classes.label_ids[found.labels[label]] for label in np.unique(found.label_indices[rows])}
+def absent_class_notes(classes: LabelMapping, labels: Array) -> tuple[str, ...]:
+    """Return a sentence that names the classes without a training row; empty if there is none.
+
+    labels: of the training rows, as `label_info` describes them.
+    """
+    present = set(np.flatnonzero(labels.any(axis=0)) if labels.ndim > 1 else np.unique(labels))
     lost = [name for number, name in enumerate(classes.names) if number not in present]
     if not lost:
         return ()

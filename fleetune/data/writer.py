@@ -281,7 +281,8 @@ def _training_notes(
     if job.asked.local:
         yield from unowned_class_notes(classes, job.asked.local_labels)
     elif not job.request.only_tested:
-        yield from absent_class_notes(classes, surveys[TRAIN], rows_by_split[TRAIN])
+        if classes.label_ids:
+            yield from absent_class_notes(classes, arrays[TRAIN][LABELS])
         if TEST in rows_by_split:
             yield from _overlap_notes(surveys, rows_by_split, arrays)
 

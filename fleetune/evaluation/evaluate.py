@@ -172,13 +172,16 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
     scoring = ScoringOptions(
         batch_samples=task.batch_samples, accelerator=_available_accelerator(task.accelerator), progress=task.progress
     )
-    trained = load_result(task.checkpoint_folder, task.model_folder, task.model, task.note)
-    after = score(trained, data, scoring, "trained model")
+    # each is freed before the next one is loaded
+    checkpoint = (task.checkpoint_folder, task.model_folder, task.model, task.note)
+    after = score(load_result(*checkpoint), data, scoring, "trained model")
     before = score(_before(task), data, scoring, "untrained model")
     of_training = task.trained_on is None and not task.continued
     seen = seen_samples(data, data, task.progress) if of_training else task.trained_on
     metrics = replace(
-        compare(task, before, after, data.size(scoring.split)), trained_on=seen if isinstance(seen, int) else None
+        compare(task, before, after, data.size(scoring.split)),
+        trained_on=seen if isinstance(seen, int) else None,
+        sequences=data.packed and not data.info.local,
     )
     if told := _trained_on(task, metrics):
         task.note(told)
@@ -196,8 +199,9 @@ def _trained_on(task: EvaluationTask, metrics: EvaluationMetrics) -> str:
         return ""
     if isinstance(task.trained_on, str):
         return f"whether the model was trained on samples that are scored is not known: {task.trained_on}"
+    counted = "sequences" if metrics.sequences else "samples"
     return (
-        f"{task.trained_on} of {metrics.samples} samples that are scored were trained on, so the scores look better "
+        f"{task.trained_on} of {metrics.samples} {counted} that are scored were trained on, so the scores look better "
         "than they are"
     )
 

@@ -119,7 +119,8 @@ def _open_alike(folder: Path, trained: Path) -> None:
     if wanted is not None and type(wanted) is not type(found):
         kind = type(wanted)
         name = "PreTrainedTokenizerFast" if kind is PreTrainedTokenizerFast else kind.__name__  # as in all versions
-        text = json.dumps({**json.loads(file.read_bytes()), "tokenizer_class": name}, indent=2, ensure_ascii=False)
+        settings = {"model_input_names": wanted.model_input_names, **json.loads(file.read_bytes())}
+        text = json.dumps({**settings, "tokenizer_class": name}, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
         found = _opened(folder)
     if wanted is not None and wanted.is_fast and type(wanted) is type(found):

@@ -42,10 +42,15 @@ def input_spec(request: ModelRequest) -> InputSpec:
         patches=(any_shape.patch_size, any_shape.num_patches) if any_shape else None,
         channels=int(getattr(any_shape or config, "num_channels", 3)),
         labels=_class_names(config, request),
-        numbered="id2label" in (request.config or {}) or adapter_folder(request) is not None or is_continued(request),
+        numbered="id2label" in (request.config or {}) or _adapter_names_classes(request) or is_continued(request),
         image_processor=folder if has_processor else None,
         precision=request.precision,
     )
+
+
+def _adapter_names_classes(request: ModelRequest) -> bool:
+    adapter = adapter_folder(request)
+    return adapter is not None and bool(classes_of(adapter))
 
 
 def _class_names(config: PretrainedConfig, request: ModelRequest) -> tuple[str, ...]:
@@ -53,7 +58,8 @@ def _class_names(config: PretrainedConfig, request: ModelRequest) -> tuple[str, 
     names them; () for a new head."""
     heads = {"sequence-classification": "ForSequenceClassification", "image-classification": "ForImageClassification"}
     head = None if predicts_number(request.task) else heads.get(head_of(request.task))
-    finished = head is not None and any(name.endswith(head) for name in config.architectures or ())
+    made_for = config.architectures or ()
+    finished = head is not None and any(head in name for name in made_for)  # some have "WithTeacher" behind it
     named = head is not None and "id2label" in (request.config or {})
     adapter = adapter_folder(request)
     if adapter is not None and head is not None and not named and (told := classes_of(adapter)):

@@ -3,6 +3,7 @@
 from huggingface_hub import EvalResult, ModelCardData
 
 from fleetune.contracts import json_io
+from fleetune.contracts.checkpoint_path import RECEIPT
 from fleetune.contracts.mixed_precision import HALF
 from fleetune.contracts.run_config import Lora, ModelRequest, RunConfig
 from fleetune.contracts.tasks import head_of
@@ -128,7 +129,7 @@ def _scores(found: TrainedRun, data: PreparedData) -> str:
 
 def _receipt(found: TrainedRun) -> list[str]:
     """The run's receipt, by which `fleetune verify FOLDER` proves where the store of the run is what it has trained."""
-    return [] if found.receipt is None else ["## Receipt", f"```json\n{json_io.text(found.receipt)}```"]
+    return [] if found.receipt is None else [RECEIPT, f"```json\n{json_io.text(found.receipt)}```"]
 
 
 def _rounds(found: TrainedRun) -> str:

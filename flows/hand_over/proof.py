@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import json_io
+from fleetune.contracts.checkpoint_path import RECEIPT
 from fleetune.errors import Refused
 from fleetune.filesystem import file_digest
 from fleetune.models.rotary_settings import OLDER, rotary_parameters
@@ -15,7 +16,6 @@ from flows.hand_over.export import ADAPTER, CARD, export
 from flows.hand_over.trained_run import trained_run
 from flows.receipt import Receipt, check_run
 
-HEADING = "## Receipt"
 SETTINGS = ("config.json", "adapter_config.json")
 VERSIONED, VERSION = ("config.json", "generation_config.json"), "transformers_version"
 """Files that transformers writes with its own version, and the key of that."""
@@ -54,7 +54,7 @@ def _receipt(folder: Path) -> Receipt:
         text = (folder / CARD).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         text = ""
-    block = text.rpartition(HEADING)[2].partition("```json\n")[2].partition("```")[0]
+    block = text.rpartition(RECEIPT)[2].partition("```json\n")[2].partition("```")[0]
     if not block:
         raise Refused(f"{folder / CARD}: it has no receipt; export the model again, or give a run")
     return json_io.parse(Receipt, block, str(folder / CARD))

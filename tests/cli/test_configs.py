@@ -167,6 +167,16 @@ def test_a_file_of_data_that_is_a_link_keeps_its_name(run_file: Path) -> None:
     assert (data.source, data.validation) == (str(link),) * 2
 
 
+def test_a_link_whose_target_has_a_name_is_followed(run_file: Path) -> None:
+    """Images that a table names lie beside the table; a link need not have the format's suffix."""
+    (run_file.parent / "far").mkdir()
+    table = run_file.parent / "far" / "rows.csv"
+    table.write_text("text,label\n")
+    for name in ("latest", "train.csv"):
+        (run_file.parent / name).symlink_to(table)
+        assert configs.load(run_file, [f"data.source={name}"]).data.source == str(table)
+
+
 def test_a_path_on_another_machine_is_left_as_it_was_given(run_file: Path) -> None:
     """Bug: this machine's symlinks were followed in the absolute path of a device's own data, which lie elsewhere."""
     folder = run_file.parents[2] / "elsewhere"

@@ -76,6 +76,7 @@ def test_numbers_of_fewer_classes_are_other_labels(first: int, tmp_path: Path) -
     assert data.labels == (str(first), str(first + 1))
     assert by_text(data) == {row["text"]: row["label"] - first for row in rows}
     assert "are not the classes of the model (no, yes, perhaps): its head does not fit them" in data.info.notes[0]
+    assert data.info.notes[0].endswith("; if they are its classes by number, give model.config.id2label")
 
 
 def test_a_model_that_names_its_classes_by_numbers_keeps_them(tmp_path: Path) -> None:

@@ -152,3 +152,10 @@ def test_numbers_and_several_labels_do_not_stay_on_devices(spec: InputSpec, tmp_
     source = json_lines(tmp_path / "a.jsonl", [{"text": "a", "label": 1}])
     with pytest.raises(Refused, match="cannot be learned from data that stay on devices; give data.source"):
         survey(DataRequest(source=str(source)), spec, lambda *_: None)
+
+
+def test_labels_that_no_training_row_has_are_told(tmp_path: Path) -> None:
+    """Bug: of several labels for a sample, those that only test rows have were never named."""
+    held = json_lines(tmp_path / "held.jsonl", [{"text": "other", "label": ["red", "blue"]}])
+    data = made(tmp_path, SEVERAL, [["red", "green"], ["green"]] * 10, validation=str(held))
+    assert "no training row is of class blue, so it cannot be learned" in data.info.notes

@@ -1,5 +1,6 @@
 """Evaluation of whole checkpoints."""
 
+import gc
 import json
 import re
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from fleetune.contracts import json_io
 from fleetune.contracts.input_spec import InputSpec
@@ -19,6 +21,7 @@ from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
 from fleetune.evaluation import EvaluationTask, Summary, evaluate, measured_forecast
 from fleetune.evaluation.trained_model import ScoringOptions, score, without_cache
+from tests.support.data.samples import json_lines
 from tests.support.evaluation.instances import BERT, LABELS, LORA, finished, moved, started, text_data
 
 WHOLE = ModelRequest(task="sequence-classification", config=BERT)
@@ -161,6 +164,35 @@ def test_samples_that_were_trained_on_are_told(
     page = (task.output / "report.html").read_text()
     assert heading in page and ("27 samples to train on" in page) == (known is None)
     assert re.search(said, " ".join(told)) and re.search(said, page) and bool(told) == bool(said)
+
+
+def test_one_model_is_held_at_a_time(tmp_path: Path) -> None:
+    """Bug: the trained model stayed in memory while the untrained one was scored."""
+    held = set[int]()
+
+    def progress(*_: Any) -> None:
+        gc.collect()
+        held.add(sum(isinstance(each, PreTrainedModel) for each in gc.get_objects()) - before)
+
+    task = replace(finished(tmp_path, WHOLE), progress=progress)
+    trained(task)
+    gc.collect()
+    before = sum(isinstance(each, PreTrainedModel) for each in gc.get_objects())
+    evaluate(task)
+    assert max(held) == 2, "a classifier, and the body in it"
+
+
+def test_of_packed_data_sequences_are_counted(tmp_path: Path) -> None:
+    """Bug: what several samples share was called a sample."""
+    rows = json_lines(tmp_path / "rows.jsonl", [{"text": f"number {n}"} for n in range(40)])
+    request = DataRequest(source=str(rows), max_length=32, packing=True)
+    spec = InputSpec(task="causal-lm", vocab_size=264, max_positions=32)
+    prepare_data(request, spec, tmp_path / "packed", 0)
+    task = replace(finished(tmp_path, CAUSAL), data_folder=tmp_path / "packed", trained_on=1, note=print)
+    trained(task)
+    found = evaluate(task)
+    assert found.scored == f"{found.samples} sequences, 1 of the sequences trained on" and found.samples < 8
+    assert f"1 of {found.samples} sequences that are scored" in (task.output / "report.html").read_text()
 
 
 def test_of_a_model_that_went_on_from_an_earlier_one_nothing_is_claimed(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from fleetune.models.source import (
     with_local_source,
 )
 from fleetune.models.weight_files import weight_files
+from tests.support.training.model_families import BY_NAME
 
 BERT = {
     "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -91,6 +92,19 @@ def test_numbers_are_classes_of_a_model_that_is_trained_on(tmp_path: Path) -> No
     ):
         source = str(saved(tmp_path / place, 1))
         assert input_spec(ModelRequest(task="sequence-classification", source=source, config=config)).numbered == own
+    for card, own in (("# A model", False), ("# A model\n\n## Receipt\n", True)):  # of an exported folder
+        (tmp_path / "base" / "README.md").write_text(card)
+        assert input_spec(ModelRequest(task="sequence-classification", source=str(tmp_path / "base"))).numbered == own
+
+
+def test_a_head_with_a_teacher_has_its_classes(tmp_path: Path) -> None:
+    """Bug: a distilled DeiT that went on from its own run got its classes in another order, or lost some."""
+    deit = {**BY_NAME["vit"].config, "model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"]}
+    config = {**deit, "id2label": {0: "dog", 1: "ant"}, "label2id": {"dog": 0, "ant": 1}}
+    (tmp_path / "deit").mkdir()
+    (tmp_path / "deit" / "config.json").write_text(json.dumps(config))
+    request = ModelRequest(task="image-classification", source=str(tmp_path / "deit"))
+    assert input_spec(request).labels == ("dog", "ant")
 
 
 def test_weights_in_a_subfolder_are_part_of_the_digest(tmp_path: Path) -> None:

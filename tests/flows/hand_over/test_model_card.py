@@ -62,11 +62,21 @@ def test_the_card_tells_sequences_from_samples(packing: bool, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(None, ":"), (0, " not trained on:"), (3, ", 3 of them trained on:")], ids=str
+    ("number", "sequences", "said"),
+    [
+        (None, False, ":"),
+        (0, False, " not trained on:"),
+        (3, False, ", 3 of them trained on:"),
+        (3, True, ", 3 of the sequences trained on:"),
+    ],
+    ids=str,
 )
-def test_the_card_calls_no_score_fairer_than_it_is(number: int | None, said: str, tmp_path: Path) -> None:
+def test_the_card_calls_no_score_fairer_than_it_is(
+    number: int | None, sequences: bool, said: str, tmp_path: Path
+) -> None:
     """Bug: the card said "that nobody trained on" of whatever was scored, repeated rows of training among it."""
     found, _ = run_of(tmp_path, WHOLE)
     assert found.scores is not None
-    scores = replace(found.scores, samples=12, trained_on=number)
+    scores = replace(found.scores, samples=12, trained_on=number, sequences=sequences)
+    assert scores.scored == f"12 {'sequences' if sequences else 'samples'}{said[:-1]}"
     assert f"\nOn 12 samples{said}\n" in model_card(replace(found, scores=scores))
