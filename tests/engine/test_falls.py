@@ -22,7 +22,8 @@ from fleetune.launching import open_sites
 from fleetune.launching.docker import cleanup
 from fleetune.launching.placement import FleetPlacement
 from fleetune.monitoring import follow
-from fleetune.training import coordinator, returns, revisions
+from fleetune.recovery import membership
+from fleetune.training import coordinator, revisions
 from fleetune.training.checkpoints import trained_tensors
 from fleetune.training.task import TrainingTask
 from stages.reviser import reviser
@@ -169,7 +170,7 @@ def test_a_killed_container_comes_back_and_takes_part_again(
 ) -> None:
     """One of a group of three is killed, is started again in a new container and takes part again, with what the others
     give it: without a round run again, to the losses and weights of a training that nothing befell."""
-    monkeypatch.setattr(returns, "FIRST_S", 0.05)
+    monkeypatch.setattr(membership, "FIRST_S", 0.05)
     monkeypatch.setattr(revisions, "MIN_GAIN", -9.0)  # it joins, whatever a busy machine's profile says of its gain
     folder, said = tmp_path / "met", list[str]()
     falls: dict[int, Callable[[], object]] = {2: lambda: worker(engine, folder, "shed").kill()}
