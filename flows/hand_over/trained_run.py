@@ -7,7 +7,6 @@ from pathlib import Path
 from fleetune.contracts import json_io
 from fleetune.contracts.metrics import EvaluationMetrics, TrainingMetrics
 from fleetune.contracts.record import record
-from fleetune.data.prepared_data import TOKENIZER
 from fleetune.errors import Refused
 from fleetune.formatting import visible
 from fleetune.store import RunRecord, Store
@@ -45,12 +44,6 @@ def trained_run(store: Store, name: str) -> TrainedRun:
         raise Refused(
             f"run {run.id} has no {lacking[0]}: it is {run.state}; name a run that was trained (fleetune runs --state "
             "done), or go on with this one: fleetune rerun"
-        )
-    tokenizer = store.folder("data", run.outputs["data"]) / TOKENIZER
-    if run.config.model.source and tokenizer.is_dir() and not (tokenizer / "config.json").exists():
-        tell(
-            f"an older version prepared the tokenizer of {run.id}, and transformers may read other tokens by it than "
-            f"in training, or none; fleetune rerun {run.id} prepares it anew"
         )
     scores, metrics = run.outputs.get("evaluation"), run.outputs.get("metrics")
     return TrainedRun(

@@ -1,7 +1,6 @@
 """`fleetune predict` asks the model of a run, and says in a sentence what it cannot take."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fleetune.contracts.run_config import ModelRequest
-from fleetune.data.prepared_data import TOKENIZER, PreparedData
+from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import Refused
 from fleetune.evaluation.prediction import Prediction
 from fleetune.store import StageRecord, Store
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
-from flows.hand_over.trained_run import trained_run
 from flows.notebook import FinishedRun
 from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of, stored_run
 
@@ -35,18 +33,6 @@ def test_texts_and_files_are_classified(
     assert [one.input for one in said] == ["number 4 !", "number 3", "number 4 !"]
     assert said[0] == said[2] and set(said[0].probabilities) == {"odd", "even", "prime"}
     assert capsys.readouterr().err == ""
-
-
-def test_a_tokenizer_of_an_older_version_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its folder has no configuration, without which transformers may take another class than in training; one that was
-    learned from the data has none either, and its class is as it was written."""
-    for name, request, told in (("learned", WHOLE, False), ("older", base_folder(tmp_path / "base"), True)):
-        store, record = stored_run(tmp_path / name, request)
-        assert not (store.folder("data", record.outputs["data"]) / TOKENIZER / "config.json").exists()
-        capsys.readouterr()
-        trained_run(store, record.id)
-        said = f"note: an older version prepared the tokenizer of {record.id}, .* fleetune rerun {record.id} prepares"
-        assert bool(re.match(said, capsys.readouterr().err)) == told
 
 
 def test_an_adapters_base_is_loaded_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
