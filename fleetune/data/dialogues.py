@@ -36,6 +36,7 @@ HISTORY, TOOLS = "history", "tools"
 UNLEARNED = {
     **dict.fromkeys(("chosen", "rejected", "rejected_response", "kto_tag"), "preferences, which are not learned"),
     **dict.fromkeys(MEDIA, "no texts, which alone are read in chats"),
+    "functions": "tools in an older form; give them as tools, each as {type: function, function: ...}, which are read",
     "chat_template_kwargs": "settings of the chat template, which are not used",
 }
 """Columns that change what trainers learn of a dialogue, and what they hold."""
@@ -136,6 +137,13 @@ def has_pairs(columns: Sequence[str], text_column: str) -> bool:
 def read_pair(location: str, values: Mapping[str, Any], columns: tuple[str, str]) -> Completion:
     """The text that is read and the one that is written, from two columns; Refused names the location."""
     for name in columns:
+        if isinstance(values.get(name), dict):
+            raise Told(
+                "{location}: column {name!r} holds {keys} in one; give each of them a column of its own",
+                location=location,
+                name=name,
+                keys=" and ".join(map(repr, values[name])),
+            )
         if not isinstance(values.get(name), str) or not values[name].strip():
             raise Told(
                 "{location}: column {name!r} holds no text; fill it or leave the row out", location=location, name=name

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -26,8 +26,8 @@ JOINT, SIGN = re.compile(r"[,;/|&+\s]+"), re.compile("[,;/|]")
 """What some files put between the labels of a row, and those of it that names seldom hold."""
 LISTED, QUOTED = re.compile(r"""[\[({]\s*(['"]).*\1\s*,?\s*[\])}]"""), re.compile(r"""(['"])(.*?)\1""")
 """A list of names as a program writes it, and a name in it."""
-MISSING = re.compile("nan|NaN|NAN|null|NULL|None|NA|N/A|<NA>")
-"""What programs write for a value that is not there."""
+MISSING = re.compile(r"nan|NaN|NAN|null|NULL|None|NA|N/A|<NA>|-|\?")
+"""What programs write for a value that is not there; SNLI and UCI's files have the last two."""
 UNKNOWN = "-1"
 """What many data sets give rows that have no class."""
 MAX_LISTED = 5
@@ -149,9 +149,9 @@ def _case_notes(names: Iterable[str]) -> tuple[str, ...]:
     return ()
 
 
-def _missing_notes(names: Iterable[str]) -> tuple[str, ...]:
+def _missing_notes(names: Collection[str]) -> tuple[str, ...]:
     """Return a sentence that names a class which may be none; empty if there is none."""
-    named = [name for name in names if MISSING.fullmatch(name)]
+    named = [name for name in names if MISSING.fullmatch(name) and not (name == "-" and "+" in names)]
     return (
         (f"label {named[0]!r} is a class like the others; if it stands for none, leave its rows out",) if named else ()
     )

@@ -8,6 +8,7 @@ import pytest
 
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.data.chat_tokens import SequenceEncoder
+from fleetune.data.dialogues import read_pair
 from fleetune.data.examples import Example
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
@@ -100,6 +101,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a row left out": ({"messages": [USER, ANSWER], "train": False}, "column 'train' is False"),
     "preferences": ({"messages": [USER, ANSWER], "rejected": "no"}, "column 'rejected' holds preferences"),
     "pictures": ({"messages": [USER, ANSWER], "images": ["a.png"]}, "column 'images' holds no texts"),
+    "tools in another form": (
+        {"messages": [USER, ANSWER], "functions": [{"name": "f"}]},
+        "column 'functions' holds tools",
+    ),
     "told a text": ({"prompt": "a", "completion": "b", "system": "c"}, "column 'system' is for messages"),
 }
 
@@ -110,6 +115,13 @@ def test_what_is_not_done_is_refused_by_name(name: str) -> None:
     row, says = BAD[name]
     with pytest.raises(Refused, match=f"row 1.*{says}"):
         chat_of(row)
+
+
+def test_languages_in_one_column_are_told_apart() -> None:
+    """Bug: of the hub's form of translations, whose rows are filled, it was said that they hold no text."""
+    row = {"translation": {"en": "A", "de": "B"}}
+    with pytest.raises(Refused, match="column 'translation' holds 'en' and 'de' in one; give each of them a column of"):
+        read_pair("row 1", row, ("translation", "translation"))
 
 
 def test_columns_that_hold_nothing_are_taken() -> None:
@@ -130,6 +142,20 @@ def test_a_key_that_the_template_reads_is_taken_and_another_refused(key: str, tm
     other = chat_spec(tmp_path / "plain")
     with pytest.raises(Refused, match=f"row 1, message 2: key '{key}' is not known"):
         SequenceEncoder(open_tokenizer(other), other, loss_on_all=True).encode(example)
+
+
+def test_a_key_that_holds_nothing_is_taken(tmp_path: Path) -> None:
+    """Bug: what clients write of messages, an answer without notes or thoughts among it, was refused for empty keys; a
+    value that says something, though it is 0, is none."""
+    spec = chat_spec(tmp_path)
+    written: list[list[int]] = []
+    for more in ({}, {"refusal": None, "annotations": [], "audio": None, "tool_calls": [], "reasoning_content": ""}):
+        example = Example(location="row 1", content=chat_of({"messages": [USER, {**ANSWER, **more}]}), label=None)
+        written.append(list(SequenceEncoder(open_tokenizer(spec), spec, loss_on_all=True).encode(example).ids))
+    assert written[0] == written[1]
+    zero = Example(location="row 1", content=chat_of({"messages": [USER, {**ANSWER, "rank": 0}]}), label=None)
+    with pytest.raises(Refused, match="key 'rank' is not known"):
+        SequenceEncoder(open_tokenizer(spec), spec, loss_on_all=True).encode(zero)
 
 
 @pytest.mark.parametrize("key", ["image", "audio", "video", "text", "type", "stamp"])

@@ -1,5 +1,6 @@
 """What stands for a label that is not there is no class: among numbers it is refused, among names it is told."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,11 +19,13 @@ def of(folder: Path, labels: Sequence[object], known: tuple[str, ...] = ()) -> P
     return prepared(folder / "d", json_lines(folder / "r.jsonl", rows), spec)
 
 
-@pytest.mark.parametrize("missing", ["nan", "NaN", "null", "None"])
+@pytest.mark.parametrize("missing", ["nan", "NaN", "null", "None", "?", "-"])
 @pytest.mark.parametrize("numbers", [["0", "1"], ["0.0", "1.0"], [0, 1]])
 def test_a_missing_label_among_numbers_is_refused(missing: str, numbers: list[object], tmp_path: Path) -> None:
     """Bug: what pandas and others write for a missing number was a class of its own, and made all labels names."""
-    with pytest.raises(Refused, match=f"label '{missing}' in column 'label', among numbers, stands for none; fill it"):
+    with pytest.raises(
+        Refused, match=f"label '{re.escape(missing)}' in column 'label', among numbers, stands for none; fill it"
+    ):
         of(tmp_path, [*numbers, missing])
 
 
@@ -31,8 +34,11 @@ def test_a_missing_label_among_names_is_told(tmp_path: Path) -> None:
     data = of(tmp_path, ["neg", "pos", "None"])
     assert data.labels == ("None", "neg", "pos")
     assert "label 'None' is a class like the others; if it stands for none, leave its rows out" in data.info.notes
-    (tmp_path / "e").mkdir()
-    assert not any("stands for none" in note for note in of(tmp_path / "e", ["neg", "pos", "none"]).info.notes)
+    for number, labels in enumerate((["neg", "pos", "none"], ["+", "-"])):
+        (tmp_path / str(number)).mkdir()
+        assert not any("stands for none" in note for note in of(tmp_path / str(number), labels).info.notes)
+    (tmp_path / "snli").mkdir()
+    assert "label '-' is a class like the others" in " ".join(of(tmp_path / "snli", ["neutral", "-"]).info.notes)
 
 
 @pytest.mark.parametrize("labels", [[0, 1] * 2 + [-1], ["0", "1", "2"] * 2 + ["-1"], [0, -1, 0]])
