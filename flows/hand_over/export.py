@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from fleetune.contracts.checkpoint_path import ADAPTER, CARD
 from fleetune.errors import Refused, TryAgain, first_line
 from fleetune.filesystem import rename_durably
 from fleetune.launching.job import SILENT_CODE, describe_exit
@@ -25,7 +26,7 @@ from flows.hand_over.trained_run import TrainedRun, tell
 
 CONVERTER = "convert_hf_to_gguf.py"
 """Of llama.cpp; not on the package index."""
-ADAPTER, BASE, CARD = "adapter", "base", "README.md"
+BASE = "base"
 LOADED = (
     *("config.json", "generation_config.json", "model.safetensors*", "model-*-of-*.safetensors", "pytorch_model.bin*"),
     *("pytorch_model-*-of-*.bin", "tf_model.h5", "flax_model.msgpack", "adapter_config.json", "adapter_model.*"),

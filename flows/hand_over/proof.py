@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fleetune.contracts import json_io
-from fleetune.contracts.checkpoint_path import RECEIPT
+from fleetune.contracts.checkpoint_path import ADAPTER, CARD, RECEIPT
 from fleetune.errors import Refused
 from fleetune.filesystem import file_digest
 from fleetune.models.rotary_settings import OLDER, rotary_parameters
 from fleetune.store import Store
-from flows.hand_over.export import ADAPTER, CARD, export
+from flows.hand_over.export import export
 from flows.hand_over.trained_run import trained_run
 from flows.receipt import Receipt, check_run
 
