@@ -173,7 +173,8 @@ class Conductor:
         )
         move = p.Move(attempt=state.attempt, layout=layout, restoration=found, devices=_sorted(state.members))
         read = "the initial weights" if found.version == INITIAL else f"the checkpoint of round {found.version.rounds}"
-        source = f"read {read}" if found.from_disk else f"go back to their copies of round {found.version.rounds}"
+        from_disk = found.version == INITIAL or found.reads_checkpoint
+        source = f"read {read}" if from_disk else f"go back to their copies of round {found.version.rounds}"
         said = (p.Report(sentence=f"{found.reason}: all devices {source}"),) if found.reason else ()
         return state, (*said, move)
 

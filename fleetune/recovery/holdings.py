@@ -13,7 +13,7 @@ from fleetune.contracts.plan import Plan
 from fleetune.contracts.record import record
 from fleetune.errors import Infeasible, Refused
 from fleetune.program import seats_of
-from fleetune.recovery.transfers import Item, Links, Missing, Transfer, assign, sources_of
+from fleetune.recovery.transfers import DISK, Item, Links, Missing, Transfer, assign, sources_of
 
 LIVE, PREPARED, SNAPSHOT, BACKUP, MOVED = "live", "prepared", "snapshot", "backup", "moved"
 """Forms of a holding in memory. `prepared`: the version that a worker reaches if it applies the round whose gradients
@@ -135,13 +135,17 @@ class Restoration:
     """How all devices come to one version: what `restoration` returns."""
 
     version: Version
-    from_disk: bool
-    """True if all devices read the checkpoint of this version, or the initial weights; then nothing else moves."""
+    """INITIAL: every device reads the initial weights, and nothing moves."""
     rolls_forward: tuple[str, ...] = ()
     """Devices that apply the round they have prepared before anything moves: it is in the commit log."""
     transfers: tuple[Transfer, ...] = ()
     reason: str = ""
     """Why it is not the newest committed version; empty if it is, from memory or from disk."""
+
+    @property
+    def reads_checkpoint(self) -> bool:
+        """True if a device lacks what no other one can send it."""
+        return any(each.source == DISK for each in self.transfers)
 
 
 def needs_of(plan: Plan, units: Mapping[str, UnitItems]) -> tuple[Need, ...]:
@@ -209,7 +213,7 @@ def restoration(
     """Return how the devices that `needs` names come to the newest version that is whole.
 
     A version is whole if every needed item has a holder that is or can reach the device that needs it, or if its
-    checkpoint is on disk; of the same version, memory is preferred. Holdings of rounds that are not in the commit log
+    checkpoint is on disk, from which then comes what is in no memory. Holdings of rounds that are not in the commit log
     do not count: what is prepared counts once its commit is logged.
 
     holdings: what living devices hold in memory. on_disk: versions of complete checkpoints, and INITIAL. sizes_bytes:
@@ -218,14 +222,14 @@ def restoration(
     in_memory = {holding.version for holding in holdings}
     reason = ""
     for version in sorted({v for v in {history.version, *in_memory, *on_disk} if v in history}, reverse=True):
+        if version == INITIAL and version in on_disk:
+            return Restoration(version=version, reason=reason)
         same = [holding for holding in holdings if holding.version == version]
-        missing, lost = _missing(same, needs, links)
+        missing, lost = _missing(same, needs, links, stored=version in on_disk)
         if not lost:
             rolls = tuple(sorted({holding.device for holding in same if holding.form == PREPARED}))
             moves = assign(missing, sizes_bytes, links)
-            return Restoration(version=version, from_disk=False, rolls_forward=rolls, transfers=moves, reason=reason)
-        if version in on_disk:
-            return Restoration(version=version, from_disk=True, reason=reason)
+            return Restoration(version=version, rolls_forward=rolls, transfers=moves, reason=reason)
         reason = reason or f"{version} is lost: no device that is left can send {_some(lost)} of it"
     raise Infeasible(
         "recovery: no version is whole, neither in the memory of the devices that are left nor on disk; "
@@ -234,11 +238,11 @@ def restoration(
 
 
 def _missing(
-    holdings: Iterable[Holding], needs: Iterable[Need], links: Links
+    holdings: Iterable[Holding], needs: Iterable[Need], links: Links, stored: bool
 ) -> tuple[tuple[Missing, ...], tuple[Item, ...]]:
     """Return the items that devices lack, with the devices that can send them, and the items that nobody can send.
 
-    holdings: of one version.
+    holdings: of one version. stored: whether its checkpoint is on disk, which has all that no device can send.
     """
     holders = defaultdict[Item, set[str]](set)
     for holding in holdings:
@@ -252,7 +256,7 @@ def _missing(
         for item in sorted(wanted[device]):
             if device in holders[item]:
                 continue
-            sources = sources_of(holders[item], device, links)
+            sources = sources_of(holders[item], device, links) or ((DISK,) if stored else ())
             if sources:
                 missing.append(Missing(device, item, sources))
             else:

@@ -15,6 +15,8 @@ from fleetune.contracts.record import record
 Links = Mapping[tuple[str, str], float]
 """(Source, target) -> bytes per second; a pair that is absent cannot be used."""
 OUT, IN = "out", "in"
+DISK = ""
+"""Source of what no device that is left can send: the checkpoint on the coordinator's disk."""
 GAIN = 1e-12
 """Least relative gain for which a transfer gets another source, so that rounding errors move nothing."""
 
@@ -43,6 +45,7 @@ class Transfer:
     """Tensors of one lane that one device sends to another."""
 
     source: str
+    """DISK: it is read from the checkpoint."""
     target: str
     lane: str
     """Empty for what a collector holds for all lanes."""
@@ -122,6 +125,8 @@ class _Choice:
         return busy_s + self._seconds(at, source)
 
     def _seconds(self, at: int, source: str) -> float:
+        if source == DISK:
+            return 0.0  # it takes no device's port
         return self._sizes_bytes[at] / self._links[source, self._missing[at].target]
 
     def _add(self, at: int, source: str, sign: int) -> None:

@@ -28,7 +28,7 @@ from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.exposed_folders import remove
 from fleetune.filesystem import file_digest, free_space, sync, write_durably
-from fleetune.recovery.holdings import INITIAL, Restoration
+from fleetune.recovery.holdings import Restoration
 from fleetune.training.device_copies import on_host
 from fleetune.training.optimizer import NamedOptimizer
 
@@ -90,6 +90,41 @@ class StoredCheckpoint(NamedTuple):
     folder: Path
     mark: CheckpointMark
 
+    @staticmethod
+    def verified(folder: Path) -> "StoredCheckpoint":
+        """Return a checkpoint whose files have their digests; TryAgain if one is damaged."""
+        mark = json_io.read(CheckpointMark, folder / MARK)
+        bad = first_damaged(folder, mark, mark.files)
+        if bad:
+            raise TryAgain(f"{bad}; run again to go on from the checkpoint before")
+        return StoredCheckpoint(folder, mark)
+
+    def files_of(self, lane: str) -> tuple[str, ...]:
+        """Return the shards of one lane, or of the first one if it has none, and those of no lane."""
+        names = self.mark.files
+        lanes = list(dict.fromkeys(name.split(LANE_MARK)[0] for name in names if LANE_MARK in name))
+        chosen = lane if lane in lanes else next(iter(lanes), "")
+        return tuple(name for name in names if LANE_MARK not in name or name.split(LANE_MARK)[0] == chosen)
+
+    def read(self, lane: str, names: set[str]) -> dict[str, dict[str, torch.Tensor]]:
+        """Return name -> tensors of parameters and buffers of a lane, by their keys, whatever plan wrote them.
+
+        TryAgain if a file cannot be read or a tensor is missing.
+        """
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for prefix in (MODEL, OPTIMIZER):
+            for key, tensor in _tensors(self.folder, self.files_of(lane), prefix, names):
+                found.setdefault(name_of(prefix + key), {})[prefix + key] = tensor
+        if lacking := sorted(names - found.keys()):
+            said = f"holds no {lacking[0]} ({len(lacking)} tensor(s) in all); delete it and run again"
+            raise TryAgain(f"{self.folder}: {said}")
+        return found
+
+    def residuals(self, device: str) -> dict[str, torch.Tensor]:
+        """Return what the messages of a device had lost; nothing if its plan had no error feedback there."""
+        own = f"{RESIDUALS}{device}.safetensors"
+        return dict(_tensors(self.folder, [name for name in self.mark.files if name == own], FEEDBACK))
+
 
 def write_text(text: str, path: Path) -> None:
     """Write a text file atomically and durably; creates its folder."""
@@ -109,8 +144,7 @@ def saving_folder(work: Path, device: str, round: int) -> Path:
 
 def complete_of(work: Path, round: int) -> StoredCheckpoint:
     """Return the checkpoint of the state after `round` rounds; TryAgain if it is damaged."""
-    folder = checkpoint_folder(work, round)
-    return StoredCheckpoint(folder, verified_mark(folder))
+    return StoredCheckpoint.verified(checkpoint_folder(work, round))
 
 
 def is_whole(work: Path, round: int) -> bool:
@@ -193,16 +227,6 @@ def write_shard(folder: Path, name: str, held: StateHolder, optimizer: NamedOpti
 def write_residuals(folder: Path, device: str, residuals: Mapping[str, torch.Tensor]) -> tuple[str, FileDigest]:
     """Write what the messages of a device have lost so far; return the file's name and digest. TryAgain as above."""
     return _write_tensors(folder, RESIDUALS + device, {FEEDBACK + key: t for key, t in residuals.items()})
-
-
-def read_residuals(folder: Path, device: str, mark: CheckpointMark | None = None) -> dict[str, torch.Tensor]:
-    """Return what the messages of a device had lost at a checkpoint; nothing if its plan had no error feedback there.
-
-    mark: as `verified_mark` returned it before. TryAgain if the file is damaged.
-    """
-    own = f"{RESIDUALS}{device}.safetensors"
-    files = [name for name in (mark or verified_mark(folder)).files if name == own]
-    return dict(_tensors(folder, files, FEEDBACK))
 
 
 def _write_tensors(folder: Path, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, FileDigest]:
@@ -306,56 +330,13 @@ def adopt(work: Path, earlier: Path, round: int) -> None:
         copy_checkpoint(complete_of(earlier, round), work)
 
 
-def restore(folder: Path, holder: StateHolder, optimizer: NamedOptimizer, lane: str = "") -> None:
-    """Load a checkpoint's state into trained parameters, buffers and their optimizer, whatever plan wrote it.
-
-    lane: where a checkpoint holds several lanes, this one's state is loaded, or the first one's if it has none.
-    TryAgain if a file is damaged or a tensor is missing; then nothing is loaded.
-    """
-    mark = verified_mark(folder)
-    files = _files_of_lane(mark, lane)
-    trained = {n: p for n, p in holder.parameters.items() if p.requires_grad}
-    held = {**trained, **holder.buffers}
-    found = {n: t for n, t in _tensors(folder, files, MODEL) if n in held}
-    lacking = sorted(set(held) - set(found))
-    if lacking:
-        raise TryAgain(f"{folder}: holds no {lacking[0]} ({len(lacking)} tensor(s) in all); delete it and run again")
-    with torch.no_grad():
-        for name, tensor in found.items():
-            held[name].copy_(tensor.to(held[name].device))
-    optimizer.load_state(dict(_tensors(folder, files, OPTIMIZER, set(trained))))
-
-
-def read_tensors(
-    folder: Path, lane: str, names: set[str], mark: CheckpointMark | None = None
-) -> dict[str, dict[str, torch.Tensor]]:
-    """Return name -> tensors of parameters and buffers of a lane, by their keys.
-
-    mark: as `verified_mark` returned it before. TryAgain if a file is damaged or a tensor is missing.
-    """
-    files, found = _files_of_lane(mark or verified_mark(folder), lane), dict[str, dict[str, torch.Tensor]]()
-    for prefix in (MODEL, OPTIMIZER):
-        for key, tensor in _tensors(folder, files, prefix, names):
-            found.setdefault(name_of(prefix + key), {})[prefix + key] = tensor
-    if lacking := sorted(names - found.keys()):
-        raise TryAgain(f"{folder}: holds no {lacking[0]} ({len(lacking)} tensor(s) in all); delete it and run again")
-    return found
-
-
-def _files_of_lane(mark: CheckpointMark, lane: str) -> tuple[str, ...]:
-    """Return the shards of one lane, and those of no lane."""
-    lanes = list(dict.fromkeys(name.split(LANE_MARK)[0] for name in mark.files if LANE_MARK in name))
-    chosen = lane if lane in lanes else next(iter(lanes), "")
-    return tuple(name for name in mark.files if LANE_MARK not in name or name.split(LANE_MARK)[0] == chosen)
-
-
 def trained_tensors(folder: Path) -> Mapping[str, torch.Tensor]:
     """Return every parameter and buffer of a checkpoint by name; TryAgain if a file is damaged.
 
     After the last round all lanes hold the same.
     """
-    mark = verified_mark(folder)
-    return dict(_tensors(folder, _files_of_lane(mark, ""), MODEL))
+    found = StoredCheckpoint.verified(folder)
+    return dict(_tensors(folder, found.files_of(""), MODEL))
 
 
 def copy_state(found: StoredCheckpoint, target: Path) -> Path:
@@ -377,15 +358,6 @@ def _rounds(work: Path) -> list[tuple[int, Path]]:
 def stored_rounds(work: Path) -> list[int]:
     """Return after how many rounds the checkpoints of a work folder are, complete or not."""
     return [number for number, _ in _rounds(work)]
-
-
-def verified_mark(folder: Path) -> CheckpointMark:
-    """Return the mark of a checkpoint whose files have their digests; TryAgain if one is damaged."""
-    mark = json_io.read(CheckpointMark, folder / MARK)
-    bad = first_damaged(folder, mark, mark.files)
-    if bad:
-        raise TryAgain(f"{bad}; run again to go on from the checkpoint before")
-    return mark
 
 
 def _tensors(
@@ -416,11 +388,11 @@ def foreign_lanes(mark: CheckpointMark, lanes: Collection[str], some: bool = Fal
 
 
 def folder_of(found: Restoration, work: Path, lanes: Collection[str]) -> str | None:
-    """Return the checkpoint that all devices go back to; None for the initial weights, and where none is read.
+    """Return the checkpoint that devices read what no other one can send; None where none is read.
 
     TryAgain if a lane would begin with another one's state: the next attempt goes on from the newest average.
     """
-    if not found.from_disk or found.version == INITIAL:
+    if not found.reads_checkpoint:
         return None
     folder = checkpoint_folder(work, found.version.rounds)
     if why := foreign_lanes(json_io.read(CheckpointMark, folder / MARK), lanes):

@@ -42,11 +42,11 @@ from fleetune.training.faults import (
     DeviceFaults,
     FaultsAhead,
 )
-from fleetune.training.migration import MOVED_ITEMS
+from fleetune.training.parcels import PARCEL
 from fleetune.training.rounds import RING
 from fleetune.training.worker import main
 
-POINT_OF = {"values-F": FORWARD, "values-B": BACKWARD, RING: ALL_REDUCE, MOVED_ITEMS: MOVE, BACKUP_ITEMS: BACKUP}
+POINT_OF = {"values-F": FORWARD, "values-B": BACKWARD, RING: ALL_REDUCE, PARCEL: MOVE, BACKUP_ITEMS: BACKUP}
 """Kind of a message between devices -> the point at which its link may break."""
 SAID_AT = {"moved": MOVE, "saved": CHECKPOINT}
 """Kind of a message to the coordinator -> the point that comes before it."""

@@ -1,10 +1,9 @@
 """How a device comes to a version under a plan, and what it says that it holds: messages of recovery.
 
-The coordinator sends each device its own `Migration`. Tensors travel between the devices in parcels, so that what has
-come is never there twice.
+The coordinator sends each device its own `Migration`; tensors come in `parcels`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -13,40 +12,24 @@ import torch
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.record import record
 from fleetune.errors import Refused
-from fleetune.recovery.holdings import Attempt, Holding, Restoration, SentBackup, Version
+from fleetune.recovery.holdings import Attempt, Holding, SentBackup, Version
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import Tensors, name_of
-from fleetune.training.exchange import BACKUP_ITEMS, Arrival, Exchange, TransferKey
-
-MOVED_ITEMS = "items"
-"""Kind of the messages that carry items from one device to another."""
-PARCEL_BYTES = 8 << 20
-"""Most bytes of a message with the tensors of more than one item."""
-
-
-@record
-class SentItems:
-    """Items of one lane that a device sends to another one."""
-
-    target: str
-    lane: str
-    names: tuple[str, ...]
+from fleetune.training.exchange import BACKUP_ITEMS, Exchange, TransferKey
 
 
 @record
 class Parcel:
-    """Items of one lane that the coordinator sends in one answer."""
+    """Items of one lane that travel in one message."""
 
-    lane: str
-    names: tuple[str, ...]
-
-
-@record
-class Source:
-    """Items of one lane come from this device."""
-
-    device: str
-    lane: str
+    number: int
+    """In the restoration that it is part of."""
+    source: str
+    """DISK: it is read from the checkpoint."""
+    target: str
+    lane: str = ""
+    names: tuple[str, ...] = ()
+    """None: it is what the target's messages had lost at the checkpoint."""
 
 
 class LinkRates(NamedTuple):
@@ -62,16 +45,10 @@ class Migration:
 
     plan: Plan
     version: Version
-    from_disk: bool
-    """True if it reads the checkpoint, or the initial weights, instead of what devices hold."""
     folder: str | None = None
-    """Of the checkpoint; None: the initial weights."""
-    sends: tuple[SentItems, ...] = ()
-    sources: tuple[Source, ...] = ()
+    """Of the checkpoint, on a device that sees it; others ask the coordinator for its parcels."""
     parcels: tuple[Parcel, ...] = ()
-    """What it asks the coordinator for, which reads the checkpoint for it."""
-    residuals: bool = False
-    """True if it also asks for what its messages had lost at the checkpoint."""
+    """What it sends to others, and what comes to it."""
     paced_bytes_per_s: dict[str, float] = field(default_factory=dict)
     """Peer -> rate that this device's messages to it keep to, where the plan gives it a share of the link."""
     backup_bytes_per_s: dict[str, float] = field(default_factory=dict)
@@ -82,39 +59,6 @@ class Migration:
     """Devices whose workers have ended, or were given up."""
     commit: dict[str, Any] | None = None
     """The commit of the round that it has prepared, if that is in the log."""
-
-    @staticmethod
-    def of(
-        device: str,
-        plan: Plan,
-        found: Restoration,
-        folder: str | None,
-        rates: LinkRates,
-        commit: dict[str, Any] | None,
-    ) -> "Migration":
-        """Return one device's part of a restoration."""
-        return Migration(
-            plan=plan,
-            version=found.version,
-            from_disk=found.from_disk,
-            folder=folder,
-            sends=tuple(
-                SentItems(target=each.target, lane=each.lane, names=each.names)
-                for each in found.transfers
-                if each.source == device
-            ),
-            sources=tuple(
-                Source(device=each.source, lane=each.lane) for each in found.transfers if each.target == device
-            ),
-            paced_bytes_per_s=rates.paced_bytes_per_s,
-            backup_bytes_per_s=rates.backup_bytes_per_s,
-            commit=commit if device in found.rolls_forward else None,
-        )
-
-    @property
-    def peers(self) -> tuple[str, ...]:
-        """Devices that items are sent to."""
-        return tuple(dict.fromkeys(each.target for each in self.sends))
 
 
 def send_backups(
@@ -130,51 +74,12 @@ def send_backups(
             exchange.send_beside(each.holder, key, held[item], order.backup_bytes_per_s[each.holder])
 
 
-def items_of(lane: str, arrival: Arrival) -> dict[Item, dict[str, torch.Tensor]]:
-    """Return what a message of a lane's items carries."""
+def items_of(lane: str, tensors: Tensors) -> dict[Item, Tensors]:
+    """Return the items of a lane whose tensors these are."""
     found: dict[Item, dict[str, torch.Tensor]] = {}
-    for name, tensor in arrival.tensors.items():
+    for name, tensor in tensors.items():
         found.setdefault(Item(lane, name_of(str(name))), {})[str(name)] = tensor
-    return found
-
-
-def send_items(exchange: Exchange, order: Migration, held: Mapping[Item, Tensors]) -> None:
-    """Send what other devices need; the memory of it must not change until all devices have what they need."""
-    for each in order.sends:
-        parcels = list(_in_parcels(held[Item(each.lane, name)] for name in each.names))
-        for number, tensors in enumerate(parcels):
-            described = {"last": number + 1 == len(parcels)}
-            exchange.send(each.target, _key(order, each.lane, number, exchange.name), tensors, described)
-
-
-def receive_items(exchange: Exchange, order: Migration) -> dict[Item, dict[str, torch.Tensor]]:
-    """Wait for what this device lacks; returns it by item and by the keys of a checkpoint."""
-    found: dict[Item, dict[str, torch.Tensor]] = {}
-    for each in order.sources:
-        number, is_last = 0, False
-        while not is_last:
-            arrival = exchange.receive(_key(order, each.lane, number, each.device))
-            found.update(items_of(each.lane, arrival))
-            number, is_last = number + 1, bool(arrival.described["last"])
-    return found
-
-
-def _in_parcels(items: Iterable[Tensors]) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the tensors of as many items at once as have PARCEL_BYTES, or of one."""
-    parcel, room = dict[str, torch.Tensor](), PARCEL_BYTES
-    for tensors in items:
-        size_bytes = sum(tensor.nbytes for tensor in tensors.values())
-        if parcel and size_bytes > room:
-            yield parcel
-            parcel, room = {}, PARCEL_BYTES
-        parcel.update(tensors)
-        room -= size_bytes
-    if parcel:
-        yield parcel
-
-
-def _key(order: Migration, lane: str, number: int, sender: str) -> TransferKey:
-    return TransferKey(MOVED_ITEMS, order.version.rounds, lane, 0, number, sender)
+    return dict(found)
 
 
 def describe_holding(version: Version, form: str, items: Iterable[Item], lanes: Sequence[str] = ()) -> dict[str, Any]:

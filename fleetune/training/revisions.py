@@ -15,7 +15,7 @@ from fleetune.formatting import size
 from fleetune.program.in_force import averages_after
 from fleetune.recovery.holdings import INITIAL, needs_of
 from fleetune.recovery.protocol import Layout, Move
-from fleetune.recovery.transfers import Item
+from fleetune.recovery.transfers import DISK, Item
 from fleetune.training.batches import lane_samples, shares_batches
 from fleetune.training.migration import LinkRates
 from fleetune.training.roles import savers_of
@@ -177,9 +177,10 @@ class Revisions:
         """Return how a training goes on after so many rounds, and without which samples."""
         found = move.restoration
         again = rounds - found.version.rounds
-        source = "the initial weights are" if found.version == INITIAL else "the checkpoint is"
-        moved_bytes = sum(each.bytes for each in found.transfers)
-        moved = f"{source} read" if found.from_disk else f"{size(moved_bytes)} moved"
+        moved_bytes = sum(each.bytes for each in found.transfers if each.source != DISK)
+        read = ["the checkpoint is read"] if found.reads_checkpoint else []
+        moved = " and ".join([*read, *([f"{size(moved_bytes)} moved"] if moved_bytes or not read else [])])
+        moved = "the initial weights are read" if found.version == INITIAL else moved
         said = f"goes on from round {found.version.rounds} on {', '.join(move.layout.devices)}: {moved}"
         said += f", {again} round{'' if again == 1 else 's'} run again" if again else ""
         return Resumption(said, self._left_out(move.layout.revision), again, moved_bytes)

@@ -1,6 +1,6 @@
 """What a plan makes of one worker: the state that it holds, and the rounds that it runs."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,19 +15,20 @@ from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
 from fleetune.program import DeviceProgram
 from fleetune.program.in_force import averages_after, moved, regated
-from fleetune.recovery.holdings import SentBackup, Version, backups_of
+from fleetune.recovery.holdings import INITIAL, SentBackup, Version, backups_of
 from fleetune.recovery.transfers import Item
-from fleetune.training.checkpoints import MODEL, read_residuals, read_tensors
+from fleetune.training.checkpoints import Tensors
 from fleetune.training.described_model import described
 from fleetune.training.device_copies import await_device
 from fleetune.training.exchange import Exchange, attempt_of
 from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
 from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.parcels import StoredItems
 from fleetune.training.roles import keeps_residuals
 from fleetune.training.rounds import RoundContext, RoundRunner
 from fleetune.training.task import WorkerTask
-from fleetune.training.worker_state import CommittedState, ModelDescription, WorkerState, load_state
+from fleetune.training.worker_state import CommittedState, ModelDescription, StoredReader, WorkerState, load_state
 
 
 @dataclass(kw_only=True)
@@ -65,7 +66,7 @@ class RunningPlan:
 
     def is_after(self, order: Migration) -> bool:
         """Return whether a migration changes nothing here."""
-        return self.context.plan == order.plan and self.holds(order.version) and not order.from_disk
+        return self.context.plan == order.plan and self.holds(order.version)
 
     @cached_property
     def backups(self) -> tuple[SentBackup, ...]:
@@ -171,14 +172,9 @@ class PlanLoader:
         """Return what this device is to hold as backups for others under a plan."""
         return items_held(self.task.device, backups_of(plan, self.described.unit_items))
 
-    def read(self, order: Migration, wanted: Collection[Item]) -> dict[Item, dict[str, torch.Tensor]]:
-        """Return items of a version that is read from the disk: of a checkpoint, or of the initial weights."""
-        names = {item.name for item in wanted}
-        if order.folder is None:
-            weights = self.described.weights().read(names)
-            return {item: {MODEL + item.name: weights[item.name]} for item in wanted}
-        found = {lane: read_tensors(Path(order.folder), lane, names) for lane in {item.lane for item in wanted}}
-        return {item: found[item.lane][item.name] for item in wanted}
+    def stored(self, order: Migration) -> StoredItems:
+        """Return what this device reads of its version; TryAgain if a file is damaged."""
+        return StoredItems(self.task.device, order, self.described.weights)
 
     def load_frozen(self) -> dict[str, torch.Tensor]:
         """Return the weights that training leaves as they are, by name, of this device's part of the first plan."""
@@ -187,21 +183,21 @@ class PlanLoader:
     def load(
         self,
         order: Migration,
-        own: dict[Item, Mapping[str, torch.Tensor]],
+        own: dict[Item, Tensors],
+        stored: StoredReader,
         residuals: Mapping[str, torch.Tensor],
         frozen: dict[str, torch.Tensor],
     ) -> RunningPlan:
         """Return a plan at its version.
 
-        own: everything that this device has of the version; what is taken over leaves it. residuals: what its messages
-        had lost then. frozen: weights that no training changes, which are not loaded again. TryAgain if something is
-        missing or a checkpoint is damaged.
+        own: everything that this device has of the version; what is taken over leaves it. stored: reads the rest.
+        residuals: what its messages had lost then. frozen: weights that no training changes, which are not loaded
+        again. TryAgain if something is missing or a checkpoint is damaged.
         """
-        task, folder = replace(self.task, plan=order.plan), Path(order.folder) if order.folder else None
-        dealt = self.task.dealt or self.task.plan
-        held = load_state(task, self.described, frozen, dealt, folder)
-        if not order.from_disk:
-            held.put(order.plan, own)
+        task, dealt = replace(self.task, plan=order.plan), self.task.dealt or self.task.plan
+        held = load_state(task, self.described, frozen, dealt)
+        if order.version != INITIAL:
+            held.put(order.plan, own, stored)
         program = self.described.program(order.plan, task.device)
         context = RoundContext(
             plan=order.plan,
@@ -216,9 +212,7 @@ class PlanLoader:
             heads=self.heads if order.plan.refresh_gates_every_rounds else (),
         )
         fed = {task.device: context.feedback} if keeps_residuals(order.plan, task.device) else {}
-        if fed and folder is not None:
-            context.feedback.load(read_residuals(folder, task.device))
-        elif fed and residuals:
+        if fed and residuals:
             context.feedback.load(dict(residuals))
         return RunningPlan(
             task=task,

@@ -19,6 +19,7 @@ from fleetune.program.in_force import after_rounds
 from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
 from fleetune.recovery.holdings import History
+from fleetune.recovery.transfers import DISK
 from fleetune.training.checkpoint_saver import CheckpointSaver
 from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint, folder_of
 from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
@@ -29,7 +30,7 @@ from fleetune.training.loss_scale import next_scale, step_scales
 from fleetune.training.measurements import RoundMeasurements
 from fleetune.training.migration import Migration, describe_version, parse_holdings, parse_version
 from fleetune.training.pace import PaceWatch
-from fleetune.training.parcels import FETCH, StoredParcels
+from fleetune.training.parcels import FETCH, StoredParcels, parcels_of
 from fleetune.training.patience import Patience
 from fleetune.training.revisions import Revisions
 from fleetune.training.round_metrics import round_metrics
@@ -77,7 +78,7 @@ class TrainingLoop:
         self._metrics: RoundMetrics | None = None
         self._shards = WrittenShards()
         self._newest_loss: FleetuneError | None = None
-        self._parcels: StoredParcels | None = None
+        self._stored: StoredParcels | None = None
         """Of the checkpoint that devices are going back to."""
         self._begun = False
         """True once a round was started."""
@@ -200,8 +201,8 @@ class TrainingLoop:
             elif said.kind == "ready":
                 self._ready[device] = header
                 yield p.Prepared(device=device, attempt=attempt_of(header), round=int(header["round"]))
-            elif said.kind == FETCH and self._parcels is not None:
-                self._parcels.send(self._workers.exchange, device, int(header["parcel"]))
+            elif said.kind == FETCH and self._stored is not None:
+                self._stored.send(self._workers.exchange, device, int(header["parcel"]))
             elif said.kind == "saved":
                 version = parse_version(header["version"])
                 self._shards.add(device, version, header["shards"])
@@ -263,18 +264,21 @@ class TrainingLoop:
         done = self._log.rounds[: found.version.rounds]
         plan = after_rounds(plan, done, self._start.from_round, self._start.plan_from_round)
         self._decisions.follow(plan)
-        orders = {
-            device: Migration.of(device, plan, found, folder, self._revisions.rates(plan, device), self._commit)
-            for device in command.devices
-        }
-        away = {device: order for device, order in orders.items() if self._is_away(device)}
-        if folder is not None and away:
-            self._parcels = StoredParcels.of(Path(folder), command.layout, away, self._revisions.sizes_bytes)
-            orders |= self._parcels.orders
-        addresses, gone = self._workers.returned, self._workers.gone
-        for device, order in orders.items():
-            told = json_io.dump(replace(order, addresses=addresses, gone=gone))
-            self._workers.send([device], "move", {"attempt": command.attempt, "order": told})
+        parcels = parcels_of(found, plan, self._revisions.sizes_bytes)
+        asked = {each.number: each for each in parcels if each.source == DISK and self._is_away(each.target)}
+        self._stored = StoredParcels(StoredCheckpoint.verified(Path(str(folder))), asked) if asked else None
+        for device in command.devices:
+            order = Migration(
+                plan=plan,
+                version=found.version,
+                folder=None if self._is_away(device) else folder,
+                parcels=tuple(each for each in parcels if device in (each.source, each.target)),
+                addresses=self._workers.returned,
+                gone=self._workers.gone,
+                commit=self._commit if device in found.rolls_forward else None,
+                **self._revisions.rates(plan, device)._asdict(),
+            )
+            self._workers.send([device], "move", {"attempt": command.attempt, "order": json_io.dump(order)})
         if self._begun:
             self._tell_recovery(command)
         return ()

@@ -39,8 +39,7 @@ from fleetune.training.exchange import ABORT, BEAT_ACK, COORDINATOR_ALIVE, FIRST
 from fleetune.training.gradients import total_norm
 from fleetune.training.liveness import Fault, Liveness, PeriodicThread
 from fleetune.training.measurements import decode_rows
-from fleetune.training.migration import PARCEL_BYTES
-from fleetune.training.parcels import FETCH
+from fleetune.training.parcels import FETCH, PARCEL_BYTES
 from fleetune.training.task import COORDINATOR, TrainingTask
 from fleetune.training.worker_command import WorkerCommands
 from fleetune.training.written_shards import DeviceShards, take_shards

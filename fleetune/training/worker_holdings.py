@@ -20,11 +20,9 @@ from fleetune.training.migration import (
     describe_holding,
     describe_version,
     items_of,
-    receive_items,
     send_backups,
-    send_items,
 )
-from fleetune.training.parcels import fetch_items, fetch_residuals
+from fleetune.training.parcels import Received, StoredItems, receive_parcels, send_parcels
 from fleetune.training.running_plan import PlanLoader, RunningPlan, items_held
 from fleetune.training.task import WorkerTask
 from fleetune.training.worker_links import WorkerLinks
@@ -82,10 +80,9 @@ class _Arriving:
     """A plan and a version that this worker comes to."""
 
     order: Migration
-    items: Mapping[Item, Mapping[str, torch.Tensor]]
-    """Received for it."""
-    residuals: Mapping[str, torch.Tensor]
-    """What this device's messages had lost at the version, where that was received."""
+    received: Received
+    stored: StoredItems
+    """What it reads besides."""
     built: bool = False
     """True if nothing had to be freed for it."""
 
@@ -152,15 +149,14 @@ class WorkerHoldings:
         self._exchange.send_control("aborted", said)
 
     def move(self, order: Migration) -> None:
-        """Send and receive what the new plan wants elsewhere, beside all that is held."""
+        """Send and receive what the new plan wants elsewhere, beside all that is held; what is stored is read later."""
         self._links.beat.doing = LOADING
         if order.commit is not None and due(order.commit) == self.prepared:
             self.apply(order.commit)
         self._links.follow(order.addresses, order.gone)
-        self._links.connect(order.peers)
-        send_items(self._exchange, order, self._items_at(order.version))
-        received = {**receive_items(self._exchange, order), **fetch_items(self._exchange, order)}
-        arriving = self._arriving = _Arriving(order, received, fetch_residuals(self._exchange, order))
+        self._links.connect(each.target for each in order.parcels if each.source == self._task.device)
+        send_parcels(self._exchange, order, self._items_at(order.version))
+        arriving = self._arriving = _Arriving(order, receive_parcels(self._exchange, order), self._loader.stored(order))
         if self.running is None and self._task.device in order.plan.devices:
             self._build(arriving)
         self._exchange.send_control("moved", {"attempt": self._exchange.attempt})
@@ -181,7 +177,7 @@ class WorkerHoldings:
             self._links.beat.doing = COMPUTING
         if self.running is not None:
             self._links.connect(self.running.program.peers)  # one may have come back
-        self._keep_copies(arriving.order, held)
+        self._keep_copies(arriving, held)
         self.prepared, self._arriving = None, None
         self._settle(True)
 
@@ -222,7 +218,9 @@ class WorkerHoldings:
         for key, arrival in self._exchange.take(BACKUP_ITEMS):
             if key.round == self._backing.rounds:
                 held = items_held(self._task.device, running.backups, key.sender)
-                sent = items_of(key.lane, arrival)  # whatever is not held for its sender would stand for another's
+                sent = items_of(
+                    key.lane, arrival.tensors
+                )  # whatever is not held for its sender would stand for another's
                 self._copies.add_backup(self._backing, {item: sent[item] for item in sent.keys() & held})
         if running.backups_here <= self._copies.at(self._backing).keys():
             version, self._backing = self._backing, None
@@ -237,22 +235,23 @@ class WorkerHoldings:
         and only what this device keeps for others stays.
         """
         order, before = arriving.order, self.running
-        own = {} if order.from_disk else {**self._items_at(order.version), **arriving.items}
-        arriving.items = self._kept_for_others(arriving)
+        own = {**self._items_at(order.version), **arriving.received.items}
+        arriving.received = Received(self._kept_for_others(arriving), arriving.received.residuals)
         frozen, self._frozen = before.held.frozen() if before is not None else self._frozen, {}
-        live = before if before is not None and before.holds(order.version) and not order.from_disk else None
-        if live is not None and not order.residuals:
-            arriving.residuals = live.context.feedback.state()  # those of rounds that are run again count no more
+        live = before if before is not None and before.holds(order.version) else None
+        lost = {**arriving.received.residuals, **arriving.stored.residuals()}
+        if live is not None:
+            lost = live.context.feedback.state()  # those of rounds that are run again count no more
         alike = live is not None and live.is_averaged
         self.running = before = live = None
-        self.running = self._loader.load(order, own, arriving.residuals, frozen)
+        self.running = self._loader.load(order, own, arriving.stored.read, lost, frozen)
         self.running.is_averaged = alike  # plans may differ in how often they average, so the round does not tell
         self._exchange.unpace()
         for peer, bytes_per_s in order.paced_bytes_per_s.items():
             self._exchange.pace(peer, bytes_per_s)
         arriving.built = True
 
-    def _items_at(self, version: Version) -> dict[Item, Mapping[str, torch.Tensor]]:
+    def _items_at(self, version: Version) -> dict[Item, Tensors]:
         """Return everything that is held of a version, live or as a copy; after an average, for all lanes."""
         running, copied = self.running, self._copies.at(version)
         if running is None or not running.holds(version):
@@ -262,24 +261,24 @@ class WorkerHoldings:
         others = {Item(lane.name, item.name): tensors for lane in alike for item, tensors in live.items()}
         return {**copied, **others, **live}
 
-    def _kept_for_others(self, arriving: _Arriving) -> dict[Item, Mapping[str, torch.Tensor]]:
+    def _kept_for_others(self, arriving: _Arriving) -> dict[Item, Tensors]:
         """Return what this device has, and is to keep as backups: also of what moves away from it."""
         order = arriving.order
-        if order.from_disk or self._task.device not in {each.holder for each in order.plan.backups}:
+        if self._task.device not in {each.holder for each in order.plan.backups}:
             return {}
-        found = {**self._items_at(order.version), **arriving.items}
-        return {item: found[item] for item in self._loader.backups_here(order.plan)}
+        found = {**self._items_at(order.version), **arriving.received.items}
+        return {item: found[item] for item in self._loader.backups_here(order.plan) & found.keys()}
 
-    def _keep_copies(self, order: Migration, held: Mapping[Item, Mapping[str, torch.Tensor]]) -> None:
+    def _keep_copies(self, arriving: _Arriving, held: dict[Item, Tensors]) -> None:
         """Keep the snapshot and the backups that the plan wants of its version, and nothing else."""
-        running = self.running
+        order, running = arriving.order, self.running
         if running is None or not order.plan.backup_every_rounds:
             self._copies.clear()
             return
-        found = self._loader.read(order, running.backups_here) if order.from_disk else held
+        held.update(arriving.stored.read(running.backups_here - held.keys()))
         self._copies.clear()
         self._copies.snapshot(order.version, running.items())
-        self._copies.add_backup(order.version, found)
+        self._copies.add_backup(order.version, held)
 
 
 def due(commit: Mapping[str, Any]) -> tuple[int, Attempt]:

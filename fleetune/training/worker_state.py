@@ -4,10 +4,11 @@ Its state after the last committed round may be written while the next round run
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +41,6 @@ from fleetune.training.checkpoints import (
     FileDigest,
     StateHolder,
     Tensors,
-    restore,
     shard_name,
     write_residuals,
     write_shard,
@@ -53,6 +53,8 @@ from fleetune.training.received import check_tensor
 from fleetune.training.seat import TrainingSeat, gate_heads, new_seat
 from fleetune.training.task import WorkerTask
 
+StoredReader = Callable[[Collection[Item]], Iterable[tuple[Item, Tensors]]]
+"""Yields those of some items that no device has sent: from the disk."""
 COMMIT_S = 10.0
 """Longest wait for a commit that is on its way to this worker or is just being applied."""
 
@@ -244,13 +246,6 @@ class WorkerState:
             found["collector"] = (self.collector, self.collector.optimizer)
         return found
 
-    def restore(self, plan: Plan, folder: Path) -> None:
-        """Load a checkpoint into all seats and the collector; TryAgain if it is damaged or lacks a tensor."""
-        for each in self.seats.values():
-            restore(folder, _holder(plan, each), each.optimizer, each.seat.lane.name)
-        if self.collector is not None:
-            restore(folder, self.collector, self.collector.optimizer)
-
     def items(self, plan: Plan) -> dict[Item, dict[str, torch.Tensor]]:
         """Return everything that training changes here: item -> its tensors by the keys of a checkpoint, not copied."""
         return {
@@ -260,18 +255,19 @@ class WorkerState:
             if name not in self.constants
         }
 
-    def put(self, plan: Plan, found: dict[Item, Tensors]) -> None:
-        """Take over these items' tensors, of which each leaves `found` in turn; TryAgain if one is missing."""
+    def put(self, plan: Plan, found: dict[Item, Tensors], stored: StoredReader) -> None:
+        """Take over these items' tensors, of which each leaves `found` in turn, and what else is stored; TryAgain if
+        one is missing."""
         takers: dict[Item, list[tuple[StateHolder, NamedOptimizer]]] = {}
         for lane, held, optimizer in self._holders(plan):
             for name in _tensors_of(held, optimizer).keys() - self.constants:
                 takers.setdefault(Item(lane, name), []).append((held, optimizer))
-        for item, where in takers.items():
-            if item not in found:
-                raise TryAgain(f"nothing was received of {item}; run again")
-            tensors = found.pop(item)
-            for held, optimizer in where:
+        own = ((item, found.pop(item)) for item in sorted(takers.keys() & found.keys()))
+        for item, tensors in chain(own, stored(takers.keys() - found.keys())):
+            for held, optimizer in takers.pop(item):
                 _put(held, optimizer, item.name, tensors)
+        if takers:
+            raise TryAgain(f"nothing was received of {min(takers)}; run again")
 
     def frozen(self) -> dict[str, torch.Tensor]:
         """Return the weights that training leaves as they are, by name, for seats of another plan."""
@@ -320,9 +316,8 @@ def load_state(
     described: ModelDescription,
     frozen: dict[str, torch.Tensor],
     dealt: Plan,
-    folder: Path | None = None,
 ) -> WorkerState:
-    """Load the units of all seats, and what the collector holds, from the initial weights or a checkpoint.
+    """Load the units of all seats, and what the collector holds, from the initial weights.
 
     frozen: weights that this process holds, by name; they are used and not loaded again. dealt: the first plan, which
     dealt the lanes their samples.
@@ -349,16 +344,13 @@ def load_state(
             collected=bool(plan.collector),
         )
         made.regate, seats[seat.lane.name, seat.index] = regate, made
-    state = WorkerState(
+    return WorkerState(
         seats,
         _collector(task, described, weights, dealt),
         _averages(task, described),
         _averager(task, described, dealt),
         described.constants,
     )
-    if folder is not None:
-        state.restore(plan, folder)
-    return state
 
 
 def _collector(task: WorkerTask, described: ModelDescription, weights: WeightReader, dealt: Plan) -> Collector | None:

@@ -28,7 +28,7 @@ from fleetune.recovery.holdings import (
     needs_of,
     restoration,
 )
-from fleetune.recovery.transfers import Item
+from fleetune.recovery.transfers import DISK, Item
 
 FIRST, SECOND = Attempt(1, 1), Attempt(1, 2)
 DEVICES = ("a", "b", "c", "d")
@@ -68,7 +68,7 @@ def test_a_live_version_comes_from_a_backup_where_its_owner_is_lost() -> None:
         SIZES,
         LINKS,
     )
-    assert (found.version, found.from_disk, found.reason) == (log.version, False, "")
+    assert (found.version, found.reads_checkpoint, found.reason) == (log.version, False, "")
     assert moved(found) == {("b", "c", ("x",))}
     assert found.transfers[0].bytes == SIZES[X]
 
@@ -103,7 +103,7 @@ def test_rounds_that_were_run_again_are_another_version() -> None:
         SIZES,
         LINKS,
     )
-    assert found.version == INITIAL and found.from_disk
+    assert found.version == INITIAL and not found.transfers
 
 
 def test_the_newest_whole_version_says_why_it_is_not_the_newest() -> None:
@@ -116,18 +116,26 @@ def test_the_newest_whole_version_says_why_it_is_not_the_newest() -> None:
         held("a", one, W, form=BACKUP),
     ]
     found = restoration(reported, [need("a", W, X)], log, [INITIAL], SIZES, LINKS)
-    assert found.version == one and not found.from_disk and "main/w" in found.reason
+    assert found.version == one and not found.reads_checkpoint and "main/w" in found.reason
 
 
-@pytest.mark.parametrize(("disk", "from_disk"), [(0, False), (1, False), (2, True)])
-def test_the_newer_of_memory_and_disk_is_taken_and_memory_if_they_are_alike(disk: int, from_disk: bool) -> None:
+@pytest.mark.parametrize(("disk", "reads"), [(0, False), (1, False), (2, True)])
+def test_the_newer_of_memory_and_disk_is_taken_and_memory_if_they_are_alike(disk: int, reads: bool) -> None:
     """Version 1 is whole in memory; a checkpoint is used only if it is newer, so a rewind never passes one."""
     log = history(FIRST, FIRST, FIRST)
     one = log.rewound(1).version
     on_disk = [INITIAL, log.rewound(disk).version]
     found = restoration([held("a", one, W)], [need("a", W)], log, on_disk, SIZES, LINKS)
-    assert (found.version.rounds, found.from_disk) == (max(1, disk), from_disk)
+    assert (found.version.rounds, found.reads_checkpoint) == (max(1, disk), reads)
     assert "main/w" in found.reason
+
+
+def test_of_a_checkpoint_only_that_is_read_which_no_device_can_send() -> None:
+    """Both are at version 1, whose checkpoint is on disk: x comes from b, w, whose holder is lost, from the disk."""
+    log = history(FIRST)
+    reported = [held("a", log.version, Y), held("b", log.version, X)]
+    found = restoration(reported, [need("a", W, X, Y)], log, [INITIAL, log.version], SIZES, LINKS)
+    assert found.version == log.version and moved(found) == {("b", "a", ("x",)), (DISK, "a", ("w",))}
 
 
 def test_an_item_without_a_link_to_the_device_that_needs_it_is_lost() -> None:
@@ -141,7 +149,7 @@ def test_an_item_without_a_link_to_the_device_that_needs_it_is_lost() -> None:
 def test_a_start_from_the_initial_weights_needs_no_excuse() -> None:
     """Before the first round nothing is lost: all devices read the initial weights."""
     found = restoration([], [need("a", W)], History(), [INITIAL], SIZES, LINKS)
-    assert found == Restoration(version=INITIAL, from_disk=True)
+    assert found == Restoration(version=INITIAL)
 
 
 def test_a_history_takes_rounds_in_order_and_of_no_older_attempt() -> None:
@@ -180,13 +188,16 @@ def test_restoration_agrees_with_brute_force(
         if bytes_of is not None:
             expected, least = version.rounds, bytes_of
     assert found.version.rounds == max(expected, disk)
-    assert found.from_disk == (disk > expected or not expected)
+    assert found.reads_checkpoint == (disk > expected and any((d, found.version, i) not in places for d, i in wanted))
     received = [(each.target, Item(each.lane, name)) for each in found.transfers for name in each.names]
     assert len(received) == len(set(received)) and set(received) <= wanted
     for each in found.transfers:
-        assert all((each.source, found.version, Item(each.lane, name)) in places for name in each.names)
-    if not found.from_disk:
+        for item in (Item(each.lane, name) for name in each.names):
+            held_at = {device for device, version, it in places if (version, it) == (found.version, item)}
+            assert each.source in held_at or (each.source == DISK and not held_at)
+    if not found.reads_checkpoint:
         assert sum(each.bytes for each in found.transfers) == least
+    if found.version != INITIAL:
         assert all((d, found.version, i) in places or (d, i) in received for d, i in wanted)
 
 

@@ -83,7 +83,7 @@ class Conversation:
 
     def move(self, version: Version, commit: dict[str, Any] | None = None) -> None:
         """Let all devices come to a version, of which nothing moves."""
-        order = Migration(plan=self._plan, version=version, from_disk=version == INITIAL, commit=commit)
+        order = Migration(plan=self._plan, version=version, commit=commit)
         self._say("move", order=json_io.dump(order))
         self.gather("moved")
         self._say("drop_old", version={"rounds": version.rounds, "attempt": version.attempt})

@@ -6,6 +6,8 @@ import os
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,21 +18,24 @@ from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.models.segment import SegmentRunner
+from fleetune.recovery.transfers import Item
 from fleetune.training import checkpoints
 from fleetune.training.checkpoint_saver import CheckpointSaver
 from fleetune.training.checkpoints import (
     StoredCheckpoint,
+    Tensors,
     checkpoint_folder,
     copy_state,
     drop_incomplete,
     mark_complete,
-    restore,
     stored_rounds,
     trained_tensors,
     write_shard,
 )
 from fleetune.training.commit_log import CommitLog, read_commits
 from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.worker_state import WorkerState
+from tests.support.clock import fleets
 from tests.support.models.instances import Recorded, recorded
 from tests.support.training.model_families import BY_NAME
 
@@ -134,6 +139,15 @@ def newest(work: Path) -> tuple[StoredCheckpoint | None, str]:
     """Return the checkpoint to resume from, and what is reported about the skipped ones."""
     said: list[str] = []
     return checkpoints.newest_complete(work, said.append), "; ".join(said)
+
+
+def restore(folder: Path, held: SegmentRunner, optimizer: NamedOptimizer) -> None:
+    """Read a part of a checkpoint, as a device does that holds it."""
+    holder: Any = SimpleNamespace(parameters=held.parameters, buffers=held.buffers, optimizer=optimizer)
+    trained = {name for name, parameter in held.parameters.items() if parameter.requires_grad}
+    found = StoredCheckpoint.verified(folder).read("", trained | held.buffers.keys())
+    items: dict[Item, Tensors] = {Item("", name): tensors for name, tensors in found.items()}
+    WorkerState({}, holder, None, None, frozenset()).put(fleets.PLAN, items, lambda wanted: ())
 
 
 def two(ready: Recorded, work: Path) -> Path:

@@ -18,7 +18,7 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.drawing.text import link_text
 from fleetune.errors import Refused, TryAgain
 from fleetune.planning import solve
-from fleetune.training.checkpoints import FileDigest, mark_complete, read_residuals, write_residuals
+from fleetune.training.checkpoints import FileDigest, StoredCheckpoint, mark_complete, write_residuals
 from fleetune.training.roles import savers_of
 from tests.support.clock import fleets
 from tests.support.codecs.single_process import Residuals, across_cut
@@ -74,14 +74,14 @@ def test_every_sender_with_feedback_writes_what_it_has_lost(tmp_path: Path) -> N
     folder = tmp_path / "checkpoints" / "round-000002"
     file, digest = write_residuals(folder, "c", lost)
     mark_complete(tmp_path, 2, {file: digest}, "", ())
-    assert {key: t.tolist() for key, t in read_residuals(folder, "c").items()} == {
+    assert {key: t.tolist() for key, t in StoredCheckpoint.verified(folder).residuals("c").items()} == {
         k: t.tolist() for k, t in lost.items()
     }
-    assert read_residuals(folder, "a") == {}
+    assert StoredCheckpoint.verified(folder).residuals("a") == {}
     (folder / file).write_bytes((folder / file).read_bytes()[:-1])
     assert FileDigest.of(folder / file) != digest
     with pytest.raises(TryAgain, match="is damaged"):
-        read_residuals(folder, "c")
+        StoredCheckpoint.verified(folder).residuals("c")
 
 
 def test_residuals_take_memory_and_the_sender_decodes_too() -> None:

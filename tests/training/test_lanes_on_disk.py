@@ -7,7 +7,8 @@ import pytest
 
 from fleetune.contracts import json_io
 from fleetune.errors import TryAgain
-from fleetune.recovery.holdings import INITIAL, Attempt, Restoration, Version
+from fleetune.recovery.holdings import Attempt, Restoration, Version
+from fleetune.recovery.transfers import DISK, Transfer
 from fleetune.training.checkpoints import MARK, CheckpointMark, FileDigest, checkpoint_folder, folder_of
 
 
@@ -17,7 +18,8 @@ def stored(work: Path, **digests: str) -> Restoration:
     folder = checkpoint_folder(work, 4)
     folder.mkdir(parents=True)
     json_io.write(CheckpointMark(round=4, files=tuple(found), digests=found), folder / MARK)
-    return Restoration(version=Version(4, Attempt(1, 1)), from_disk=True)
+    read = Transfer(source=DISK, target="x", lane="a", names=("w",), bytes=1)
+    return Restoration(version=Version(4, Attempt(1, 1)), transfers=(read,))
 
 
 def test_a_lane_that_the_checkpoint_lacks_goes_on_from_an_average(tmp_path: Path) -> None:
@@ -35,5 +37,4 @@ def test_after_an_average_any_lane_may_begin(tmp_path: Path) -> None:
     """All lanes are alike there; and nothing is read where devices have what they need, or begin anew."""
     found = stored(tmp_path, a="1" * 64, b="1" * 64)
     assert folder_of(found, tmp_path, "abc") == str(checkpoint_folder(tmp_path, 4))
-    assert folder_of(replace(found, from_disk=False), tmp_path, "abc") is None
-    assert folder_of(replace(found, version=INITIAL), tmp_path, "abc") is None
+    assert folder_of(replace(found, transfers=()), tmp_path, "abc") is None

@@ -126,7 +126,7 @@ def test_a_resumed_client_elsewhere_gets_its_own_state_alone(tmp_path: Path, mon
     send = StoredParcels.send
 
     def recorded(own: StoredParcels, exchange: Exchange, device: str, number: int) -> None:
-        sent.setdefault(device, set()).add(own.orders[device].parcels[number].lane)
+        sent.setdefault(device, set()).add(own.parcels[number].lane)
         send(own, exchange, device, number)
 
     # replaced: what a device is sent, and by which lane, shows nowhere else

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
 from fleetune.links.authentication import new_key_pair
 from fleetune.models.weights import WeightReader
-from fleetune.recovery.holdings import INITIAL
-from fleetune.recovery.transfers import Item
-from fleetune.training import migration
+from fleetune.recovery.holdings import INITIAL, Attempt, Restoration, Version
+from fleetune.recovery.transfers import Item, Transfer
+from fleetune.training import parcels
 from fleetune.training.checkpoints import MODEL, OPTIMIZER, Tensors
 from fleetune.training.exchange import Arrival, TransferKey
-from fleetune.training.migration import Migration, SentItems, Source, receive_items, send_items
+from fleetune.training.migration import Migration
 from fleetune.training.optimizer import NamedOptimizer
+from fleetune.training.parcels import parcels_of, receive_parcels, send_parcels
 from fleetune.training.running_plan import PlanLoader
 from fleetune.training.task import TrainingTask, WorkerTask
 from fleetune.training.worker_command import WorkerCommands
@@ -39,15 +41,14 @@ PARCEL_BYTES = 8
 class Wire:
     """An exchange whose messages arrive at once."""
 
-    name = "a"
+    def __init__(self, name: str = "", sent: dict[TransferKey, Arrival] | None = None) -> None:
+        """sent: shared by two ends."""
+        self.name, self.sent = name, {} if sent is None else sent
 
-    def __init__(self) -> None:
-        self.sent: dict[TransferKey, Arrival] = {}
-
-    def send(self, peer: str, key: TransferKey, tensors: dict[str, torch.Tensor], described: dict[str, Any]) -> None:
+    def send(self, peer: str, key: TransferKey, tensors: dict[str, torch.Tensor]) -> None:
         """Send tensors."""
         assert peer == "b" and key not in self.sent
-        self.sent[key] = Arrival(dict(tensors), 0.0, 0.0, sum(each.nbytes for each in tensors.values()), described)
+        self.sent[key] = Arrival(dict(tensors), 0.0, 0.0, sum(each.nbytes for each in tensors.values()))
 
     def receive(self, key: TransferKey) -> Arrival:
         """Take what was sent."""
@@ -58,27 +59,28 @@ class Wire:
 @given(sizes_bytes=st.lists(st.integers(0, 12), min_size=1, max_size=12))
 def test_what_moves_is_in_parcels_and_arrives_whole(sizes_bytes: list[int]) -> None:
     """A message has at most PARCEL_BYTES, or one item, and two neighbours would not have fitted into one."""
-    wire: Any = Wire()
+    wire: Any = Wire("a")
+    other: Any = Wire("b", wire.sent)
     held = {
         Item("main", f"{number:02}"): {f"{MODEL}{number:02}": torch.full((size,), number, dtype=torch.uint8)}
         for number, size in enumerate(sizes_bytes)
     }
     names = tuple(item.name for item in held)
-    sends = (SentItems(target="b", lane="main", names=names),)
-    order = Migration(
-        plan=PLAN, version=INITIAL, from_disk=False, sends=sends, sources=(Source(device="a", lane="main"),)
-    )
+    moved = Transfer(source="a", target="b", lane="main", names=names, bytes=sum(sizes_bytes))
+    found = Restoration(version=Version(3, Attempt(1, 1)), transfers=(moved,))
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(migration, "PARCEL_BYTES", PARCEL_BYTES)
-        send_items(wire, order, held)
+        small.setattr(parcels, "PARCEL_BYTES", PARCEL_BYTES)
+        made = parcels_of(found, PLAN, dict(zip(held, sizes_bytes, strict=True)))
+    order = Migration(plan=PLAN, version=found.version, parcels=made)
+    send_parcels(wire, order, held)
     sizes = [arrival.size_bytes for arrival in wire.sent.values()]
     alone = [len(arrival.tensors) == 1 for arrival in wire.sent.values()]
     assert all(size <= PARCEL_BYTES or one for size, one in zip(sizes, alone, strict=True))
     firsts = [next(iter(arrival.tensors.values())).nbytes for arrival in wire.sent.values()]
     assert all(size + first > PARCEL_BYTES for size, first in zip(sizes, firsts[1:], strict=False))
-    found = receive_items(wire, order)
-    assert not wire.sent and found.keys() == held.keys()
-    assert all(torch.equal(found[item][key], held[item][key]) for item in held for key in held[item])
+    came = receive_parcels(other, order).items
+    assert not wire.sent and came.keys() == held.keys()
+    assert all(torch.equal(came[item][key], held[item][key]) for item in held for key in held[item])
 
 
 class Collected:
@@ -88,6 +90,11 @@ class Collected:
         self.buffers: dict[str, torch.Tensor] = {}
         self.parameters = {name: nn.Parameter(torch.zeros(3)) for name in names}
         self.optimizer = NamedOptimizer(self.parameters, TRAINING)
+
+
+def nothing_stored(wanted: Collection[Item]) -> Iterable[tuple[Item, Tensors]]:
+    """Nothing is on disk."""
+    return ()
 
 
 def received(name: str, value: float) -> Tensors:
@@ -103,12 +110,12 @@ def test_what_is_taken_over_is_freed() -> None:
     state = WorkerState({}, holder, None, None, frozenset())
     found: dict[Item, Tensors] = {Item("", name): received(name, value) for name, value in (("v", 1.0), ("w", 2.0))}
     alive = [weakref.ref(tensor) for tensors in found.values() for tensor in tensors.values()]
-    state.put(PLAN, found)
+    state.put(PLAN, found, nothing_stored)
     assert not found and not any(each() is not None for each in alive)
     assert holder.parameters["w"].tolist() == [2.0] * 3
     assert holder.optimizer.state_of("w")["exp_avg"].tolist() == [-2.0] * 3
     with pytest.raises(TryAgain, match="nothing was received of w; run again"):
-        state.put(PLAN, {Item("", "v"): received("v", 1.0)})
+        state.put(PLAN, {Item("", "v"): received("v", 1.0)}, nothing_stored)
 
 
 def worker_task(task: TrainingTask, returns: bool = False) -> WorkerTask:
@@ -126,11 +133,11 @@ def test_a_plan_that_is_left_is_freed_at_once(tmp_path: Path) -> None:
     ready = prepared(model_request(BY_NAME["bert"], dropout=True), data_request(BY_NAME["bert"], tmp_path), tmp_path)
     made = plan(ready.units, [], [[8]])
     task = worker_task(training_task(ready, made, TRAINING, tmp_path))
-    order = Migration(plan=made, version=INITIAL, from_disk=True)
+    order = Migration(plan=made, version=INITIAL)
     wire: Any = Wire()
     gc.disable()
     try:
-        running = PlanLoader(task, wire).load(order, {}, {}, {})
+        running = PlanLoader(task, wire).load(order, {}, nothing_stored, {}, {})
         left = [weakref.ref(p) for seat in running.held.seats.values() for p in seat.runner.parameters.values()]
         assert left and all(each() is not None for each in left)
         del running
@@ -149,15 +156,15 @@ def test_a_device_that_comes_back_has_its_frozen_weights_before_the_others_wait(
     made = plan(ready.units, [], [[8]])
     task = worker_task(training_task(ready, made, TRAINING, tmp_path), returns=True)
     wire: Any = Wire()
-    order = Migration(plan=made, version=INITIAL, from_disk=True)
-    straight = PlanLoader(task, wire).load(order, {}, {}, {})
+    order = Migration(plan=made, version=INITIAL)
+    straight = PlanLoader(task, wire).load(order, {}, nothing_stored, {}, {})
     loader = PlanLoader(task, wire)
     frozen = loader.load_frozen()
     assert frozen and frozen.keys() == straight.held.frozen().keys()
     read, ahead = WeightReader.read, set[str]()
     # replaced: which weights are read from disk shows nowhere else
     monkeypatch.setattr(WeightReader, "read", lambda self, names: ahead.update(names) or read(self, names))
-    running = loader.load(order, {}, {}, dict(frozen))
+    running = loader.load(order, {}, nothing_stored, {}, dict(frozen))
     assert ahead and not ahead & frozen.keys()
     assert all(running.held.frozen()[name].data_ptr() == tensor.data_ptr() for name, tensor in frozen.items())
     assert all(torch.equal(running.held.frozen()[name], t) for name, t in straight.held.frozen().items())

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +11,11 @@ from safetensors.torch import load_file
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
-from fleetune.recovery.holdings import INITIAL, Need
-from fleetune.recovery.protocol import Layout
-from fleetune.recovery.transfers import Item
+from fleetune.recovery.transfers import DISK
 from fleetune.training import parcels, worker_group
-from fleetune.training.checkpoints import FileDigest, checkpoint_folder, mark_complete
+from fleetune.training.checkpoints import CheckpointMark, FileDigest, StoredCheckpoint, checkpoint_folder, mark_complete
 from fleetune.training.coordinator import train
-from fleetune.training.migration import Migration
+from fleetune.training.migration import Parcel
 from fleetune.training.parcels import StoredParcels
 from tests.support.training.away_launcher import AwayLauncher
 from tests.support.training.listeners import killing
@@ -87,12 +86,18 @@ def test_a_damaged_checkpoint_is_not_sent(tmp_path: Path) -> None:
     shard = folder / "segment-0.safetensors"
     shard.write_bytes(b"as it was written")
     mark_complete(tmp_path, 3, {shard.name: FileDigest.of(shard)}, "", None)
-    made = plan(("u",), [], [[8]])
-    item = Item("main", "weight")
-    layout = Layout(revision=0, devices=("d0",), needs=(Need(device="d0", items=frozenset({item})),), savers=())
-    orders = {"d0": Migration(plan=made, version=INITIAL, from_disk=True, folder=str(folder))}
-    (order,) = StoredParcels.of(folder, layout, orders, {item: 8}).orders.values()
-    assert order.folder is None and [parcel.names for parcel in order.parcels] == [("weight",)]
+    assert StoredCheckpoint.verified(folder).mark.files == (shard.name,)
     shard.write_bytes(b"as a bad disk has it")
     with pytest.raises(TryAgain, match=r"segment-0\.safetensors is damaged"):
-        StoredParcels.of(folder, layout, orders, {item: 8})
+        StoredCheckpoint.verified(folder)
+
+
+def test_nobody_is_sent_the_parcel_of_another_one(tmp_path: Path) -> None:
+    """A device that asks for what is for another one, or for what there is not, is refused by number."""
+    stored = StoredParcels(
+        StoredCheckpoint(tmp_path, CheckpointMark(round=1, files=())), {3: Parcel(number=3, source=DISK, target="d1")}
+    )
+    exchange: Any = None
+    for device, number in (("d0", 3), ("d1", 4)):
+        with pytest.raises(LookupError, match=str(number)):
+            stored.send(exchange, device, number)

@@ -107,16 +107,16 @@ def test_what_messages_lost_is_carried_to_another_plan_at_its_own_version_alone(
         context=SimpleNamespace(feedback=feedback),
         program=SimpleNamespace(peers=()),
     )
-    given: list[Any] = []
+    nothing, given = SimpleNamespace(read=None, residuals=dict), list[Any]()
 
-    def load(order: Migration, own: Any, residuals: Any, frozen: Any) -> Any:
+    def load(order: Migration, own: Any, stored: Any, residuals: Any, frozen: Any) -> Any:
         given.append(residuals)
         return running
 
-    loader = cast(PlanLoader, SimpleNamespace(load=load, backups_here=lambda plan: ()))
+    loader = cast(PlanLoader, SimpleNamespace(load=load, backups_here=lambda plan: (), stored=lambda order: nothing))
     holdings = WorkerHoldings(cast(WorkerTask, task), cast(WorkerLinks, links), loader)
     holdings.running = cast(RunningPlan, running)
-    holdings.move(Migration(plan=fleets.PLAN, version=Version(version, FIRST), from_disk=False))
+    holdings.move(Migration(plan=fleets.PLAN, version=Version(version, FIRST)))
     holdings.drop_old(Version(version, FIRST))
     assert given == [carried]
 
@@ -128,7 +128,7 @@ def test_whether_lanes_are_alike_is_known_by_the_average_itself() -> None:
     running = RunningPlan(
         task=cast(Any, SimpleNamespace(training=SimpleNamespace(rounds=9), accelerator="cpu")),
         described=cast(Any, None),
-        order=Migration(plan=plan, version=Version(4, FIRST), from_disk=True),
+        order=Migration(plan=plan, version=Version(4, FIRST)),
         held=cast(Any, None),
         state=CommittedState({}, Version(4, FIRST)),
         context=cast(Any, SimpleNamespace(plan=plan, throttle=CpuThrottle(None))),

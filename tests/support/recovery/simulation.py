@@ -28,11 +28,12 @@ from fleetune.recovery.holdings import (
     History,
     Holding,
     Need,
+    Restoration,
     Version,
 )
 from fleetune.recovery.membership import DUE, HERE, LOADED
 from fleetune.recovery.state import State
-from fleetune.recovery.transfers import Item
+from fleetune.recovery.transfers import DISK, Item
 
 COORDINATOR = "coordinator"
 Content = tuple[Attempt, ...]
@@ -273,8 +274,16 @@ def move(worker: Worker, command: p.Move) -> tuple[Worker, list[Sent]]:
                 raise Wrong(f"{worker.name} is to send {items} of {target} and has {own}")
             parcel = Parcel(worker.attempt, MOVED, items, own[next(iter(items))])
             sent.append((worker.name, each.target, parcel))
-    worker, more = end_move(worker) if not found.from_disk else (worker, [])
+    worker, more = end_move(worker) if not on_disk(worker, found) else (worker, [])
     return worker, sent + more
+
+
+def on_disk(worker: Worker, found: Restoration) -> frozenset[Item]:
+    """What a worker reads: the initial weights, or what no device can send it of a checkpoint."""
+    if found.version == INITIAL and worker.layout is not None:
+        return frozenset().union(*needed(worker.layout, worker.name).values())
+    mine = [each for each in found.transfers if (each.source, each.target) == (DISK, worker.name)]
+    return frozenset(Item(each.lane, name) for each in mine for name in each.names)
 
 
 def drop_old(worker: Worker, version: Version) -> Worker:
@@ -436,7 +445,7 @@ class Simulation:
             return world
         if source == COORDINATOR:
             changed, sent = obey(worker, message)
-            if isinstance(message, p.Move) and message.restoration.from_disk:
+            if isinstance(message, p.Move) and on_disk(changed, message.restoration):
                 changed, more = self._read_checkpoint(world, changed, message)
                 sent += more
         else:
@@ -452,8 +461,8 @@ class Simulation:
         content = next((content for kept, content in world.checkpoints if kept == version), None)
         if content is None:
             raise Wrong(f"{version} is to be read from disk, where there is {sorted(world.checkpoints)}")
-        wanted = frozenset().union(*needed(command.layout, worker.name).values())
-        worker = replace(worker, copies=worker.copies | {Copy(MOVED, wanted, content)})
+        read = on_disk(worker, command.restoration)
+        worker = replace(worker, copies=worker.copies | {Copy(MOVED, read, content)})
         return end_move(worker)
 
     def _task(self, world: World, task: object) -> World:
