@@ -172,10 +172,9 @@ class Conductor:
             target=found.version,
         )
         move = p.Move(attempt=state.attempt, layout=layout, restoration=found, devices=_sorted(state.members))
-        read = "the initial weights" if found.version == INITIAL else f"the checkpoint of round {found.version.rounds}"
-        from_disk = found.version == INITIAL or found.reads_checkpoint
-        source = f"read {read}" if from_disk else f"go back to their copies of round {found.version.rounds}"
-        said = (p.Report(sentence=f"{found.reason}: all devices {source}"),) if found.reason else ()
+        place = f"{'the checkpoint' if found.reads_checkpoint else 'their copies'} of round {found.version.rounds}"
+        place = "the initial weights" if found.version == INITIAL else place
+        said = (p.Report(sentence=f"{found.reason}: all devices go back to {place}"),) if found.reason else ()
         return state, (*said, move)
 
     def _moved(self, state: State, event: p.Moved) -> Step:

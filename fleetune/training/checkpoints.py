@@ -13,11 +13,12 @@ the newest is damaged, training resumes from the one before.
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -106,19 +107,24 @@ class StoredCheckpoint(NamedTuple):
         chosen = lane if lane in lanes else next(iter(lanes), "")
         return tuple(name for name in names if LANE_MARK not in name or name.split(LANE_MARK)[0] == chosen)
 
-    def read(self, lane: str, names: set[str]) -> dict[str, dict[str, torch.Tensor]]:
-        """Return name -> tensors of parameters and buffers of a lane, by their keys, whatever plan wrote them.
+    def read(self, lane: str, names: Collection[str]) -> Iterator[tuple[str, Tensors]]:
+        """Yield the name and tensors of parameters and buffers of a lane, one after another, whatever plan wrote them.
 
         TryAgain if a file cannot be read or a tensor is missing.
         """
-        found: dict[str, dict[str, torch.Tensor]] = {}
-        for prefix in (MODEL, OPTIMIZER):
-            for key, tensor in _tensors(self.folder, self.files_of(lane), prefix, names):
-                found.setdefault(name_of(prefix + key), {})[prefix + key] = tensor
-        if lacking := sorted(names - found.keys()):
-            said = f"holds no {lacking[0]} ({len(lacking)} tensor(s) in all); delete it and run again"
+        lacking = set(names)
+        for path in (self.folder / name for name in self.files_of(lane)):
+            with _opened(path) as file:
+                keys = defaultdict[str, list[str]](list)
+                for key in file.keys():
+                    if name_of(key) in lacking:
+                        keys[name_of(key)].append(key)
+                for name, its_keys in keys.items():
+                    yield name, {key: file.get_tensor(key) for key in its_keys}
+            lacking -= keys.keys()
+        if lacking:
+            said = f"holds no {min(lacking)} ({len(lacking)} tensor(s) in all); delete it and run again"
             raise TryAgain(f"{self.folder}: {said}")
-        return found
 
     def residuals(self, device: str) -> dict[str, torch.Tensor]:
         """Return what the messages of a device had lost; nothing if its plan had no error feedback there."""
@@ -360,17 +366,21 @@ def stored_rounds(work: Path) -> list[int]:
     return [number for number, _ in _rounds(work)]
 
 
-def _tensors(
-    folder: Path, files: Sequence[str], prefix: str, only: set[str] | None = None
-) -> Iterator[tuple[str, torch.Tensor]]:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise TryAgain(f"{path}: cannot be read ({error}); run again") from None
+
+
+def _tensors(folder: Path, files: Sequence[str], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
     for name in files:
-        try:
-            with safe_open(folder / name, framework="pt") as file:
-                for key in file.keys():
-                    if key.startswith(prefix) and (only is None or name_of(key) in only):
-                        yield key.removeprefix(prefix), file.get_tensor(key)
-        except (OSError, SafetensorError) as error:
-            raise TryAgain(f"{folder / name}: cannot be read ({error}); run again") from None
+        with _opened(folder / name) as file:
+            for key in file.keys():
+                if key.startswith(prefix):
+                    yield key.removeprefix(prefix), file.get_tensor(key)
 
 
 def foreign_lanes(mark: CheckpointMark, lanes: Collection[str], some: bool = False) -> str:

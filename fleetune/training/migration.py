@@ -25,7 +25,7 @@ class Parcel:
     number: int
     """In the restoration that it is part of."""
     source: str
-    """DISK: it is read from the checkpoint."""
+    """DISK: the coordinator reads it from the checkpoint."""
     target: str
     lane: str = ""
     names: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Migration:
     plan: Plan
     version: Version
     folder: str | None = None
-    """Of the checkpoint, on a device that sees it; others ask the coordinator for its parcels."""
+    """Of the checkpoint that is read, on a device that sees its files; others ask the coordinator for parcels of it."""
     parcels: tuple[Parcel, ...] = ()
     """What it sends to others, and what comes to it."""
     paced_bytes_per_s: dict[str, float] = field(default_factory=dict)

@@ -8,6 +8,7 @@ meanwhile leaves nothing behind. In parcels, what has come is never there twice.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,17 +30,20 @@ FETCH, PARCEL = "fetch", "parcel"
 """Kinds of the messages that ask the coordinator for a parcel, and that carry any."""
 
 
-def parcels_of(found: Restoration, plan: Plan, sizes_bytes: Mapping[Item, int]) -> tuple[Parcel, ...]:
-    """Return what travels in a restoration, in this order between any two devices; sizes_bytes: of each item.
+def parcels_of(
+    found: Restoration, plan: Plan, sizes_bytes: Mapping[Item, int], away: Collection[str] = ()
+) -> tuple[Parcel, ...]:
+    """Return what travels in a restoration, in this order between any two devices.
 
-    A device that reads of the checkpoint gets from there what its messages had lost, too.
+    sizes_bytes: of each item. away: devices that do not see the checkpoint's files. Where it is read, they also get
+    what their messages had lost.
     """
     made = list[Parcel]()
 
     def add(source: str, target: str, lane: str = "", names: Iterable[str] = ()) -> None:
         made.append(Parcel(number=len(made), source=source, target=target, lane=lane, names=tuple(names)))
 
-    for each in found.transfers:
+    for each in (each for each in found.transfers if each.source != DISK or each.target in away):
         names, room = list[str](), PARCEL_BYTES
         for name in each.names:
             size_bytes = sizes_bytes[Item(each.lane, name)]
@@ -49,8 +53,8 @@ def parcels_of(found: Restoration, plan: Plan, sizes_bytes: Mapping[Item, int]) 
             names.append(name)
             room -= size_bytes
         add(each.source, each.target, each.lane, names)
-    for device in sorted({each.target for each in found.transfers if each.source == DISK}):
-        if keeps_residuals(plan, device):
+    for device in plan.devices if found.reads_checkpoint else ():
+        if device in away and keeps_residuals(plan, device):
             add(DISK, device)
     return tuple(made)
 
@@ -75,7 +79,7 @@ def receive_parcels(exchange: Exchange, order: Migration) -> Received:
     """Wait for what other devices and the coordinator send this one."""
     found = Received({}, {})
     for parcel in order.parcels:
-        if parcel.target != exchange.name or (parcel.source == DISK and order.folder is not None):
+        if parcel.target != exchange.name:
             continue
         if parcel.source == DISK:
             exchange.send_control(FETCH, {"attempt": exchange.attempt, "parcel": parcel.number})
@@ -100,39 +104,35 @@ class StoredParcels:
         parcel = self.parcels[number]
         if parcel.target != device:
             raise LookupError(f"parcel {number} is for {parcel.target}")
-        exchange.send(device, _key(self.checkpoint.mark.round, parcel), _read(self.checkpoint, parcel))
+        items = (tensors for _, tensors in self.checkpoint.read(parcel.lane, parcel.names))
+        tensors = _joined(items) if parcel.names else self.checkpoint.residuals(device)
+        exchange.send(device, _key(self.checkpoint.mark.round, parcel), tensors)
 
 
 class StoredItems:
     """What one device reads of its version itself: of the initial weights, or of the checkpoint's files."""
 
     def __init__(self, device: str, order: Migration, weights: Callable[[], WeightReader]) -> None:
-        """TryAgain if a file is damaged."""
-        self._initial = weights if order.version == INITIAL else None
-        reads = [each for each in order.parcels if (each.source, each.target) == (DISK, device)]
-        self._parcels = reads if order.folder is not None else []
-        self._checkpoint = StoredCheckpoint.verified(Path(str(order.folder))) if self._parcels else None
+        self._device, self._order, self._weights = device, order, weights
+
+    @cached_property
+    def _checkpoint(self) -> StoredCheckpoint:
+        return StoredCheckpoint.verified(Path(str(self._order.folder)))
 
     def read(self, wanted: Collection[Item]) -> Iterator[tuple[Item, Tensors]]:
-        """Yield those of these items that are stored; TryAgain if a file cannot be read or lacks one."""
-        if self._initial is not None and wanted:
-            found = self._initial().read({item.name for item in wanted})
+        """Yield those of these items that are stored here; TryAgain if a file is damaged or lacks one."""
+        if wanted and self._order.version == INITIAL:
+            found = self._weights().read({item.name for item in wanted})
             yield from ((item, {MODEL + item.name: found[item.name]}) for item in wanted)
-        for parcel in self._parcels:
-            if self._checkpoint and any(Item(parcel.lane, name) in wanted for name in parcel.names):
-                found_here = items_of(parcel.lane, _read(self._checkpoint, parcel))
-                yield from ((item, tensors) for item, tensors in found_here.items() if item in wanted)
+        elif self._order.folder is not None:
+            for lane in sorted({item.lane for item in wanted}):
+                names = {item.name for item in wanted if item.lane == lane}
+                yield from ((Item(lane, name), tensors) for name, tensors in self._checkpoint.read(lane, names))
 
     def residuals(self) -> dict[str, torch.Tensor]:
-        """Return what this device's messages had lost; empty unless it reads of a checkpoint with that."""
-        found = [_read(self._checkpoint, each) for each in self._parcels if self._checkpoint and not each.names]
-        return {str(key): tensor for tensors in found for key, tensor in tensors.items()}
-
-
-def _read(checkpoint: StoredCheckpoint, parcel: Parcel) -> Tensors:
-    if not parcel.names:
-        return checkpoint.residuals(parcel.target)
-    return _joined(checkpoint.read(parcel.lane, set(parcel.names)).values())
+        """Return what this device's messages had lost at a checkpoint that it sees; TryAgain if a file is damaged."""
+        fed = keeps_residuals(self._order.plan, self._device) and self._order.folder is not None
+        return self._checkpoint.residuals(self._device) if fed else {}
 
 
 def _joined(items: Iterable[Tensors]) -> Tensors:

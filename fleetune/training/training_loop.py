@@ -201,7 +201,7 @@ class TrainingLoop:
             elif said.kind == "ready":
                 self._ready[device] = header
                 yield p.Prepared(device=device, attempt=attempt_of(header), round=int(header["round"]))
-            elif said.kind == FETCH and self._stored is not None:
+            elif said.kind == FETCH and self._stored is not None and attempt_of(header) == self._state.attempt:
                 self._stored.send(self._workers.exchange, device, int(header["parcel"]))
             elif said.kind == "saved":
                 version = parse_version(header["version"])
@@ -264,14 +264,15 @@ class TrainingLoop:
         done = self._log.rounds[: found.version.rounds]
         plan = after_rounds(plan, done, self._start.from_round, self._start.plan_from_round)
         self._decisions.follow(plan)
-        parcels = parcels_of(found, plan, self._revisions.sizes_bytes)
-        asked = {each.number: each for each in parcels if each.source == DISK and self._is_away(each.target)}
+        away = [device for device in command.devices if self._is_away(device)]
+        parcels = parcels_of(found, plan, self._revisions.sizes_bytes, away)
+        asked = {each.number: each for each in parcels if each.source == DISK}
         self._stored = StoredParcels(StoredCheckpoint.verified(Path(str(folder))), asked) if asked else None
         for device in command.devices:
             order = Migration(
                 plan=plan,
                 version=found.version,
-                folder=None if self._is_away(device) else folder,
+                folder=None if device in away else folder,
                 parcels=tuple(each for each in parcels if device in (each.source, each.target)),
                 addresses=self._workers.returned,
                 gone=self._workers.gone,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from fleetune.contracts.metrics import TimelineRow
-from fleetune.errors import FleetuneError
-from fleetune.recovery.holdings import BACKUP, LIVE, PREPARED, SNAPSHOT, Attempt, Version
+from fleetune.errors import FleetuneError, TryAgain
+from fleetune.recovery.holdings import BACKUP, INITIAL, LIVE, PREPARED, SNAPSHOT, Attempt, Version
 from fleetune.recovery.transfers import Item
 from fleetune.training.checkpoints import Tensors
 from fleetune.training.exchange import BACKUP_ITEMS, attempt_of
@@ -235,7 +235,7 @@ class WorkerHoldings:
         and only what this device keeps for others stays.
         """
         order, before = arriving.order, self.running
-        own = {**self._items_at(order.version), **arriving.received.items}
+        own = {} if order.version == INITIAL else {**self._items_at(order.version), **arriving.received.items}
         arriving.received = Received(self._kept_for_others(arriving), arriving.received.residuals)
         frozen, self._frozen = before.held.frozen() if before is not None else self._frozen, {}
         live = before if before is not None and before.holds(order.version) else None
@@ -276,6 +276,8 @@ class WorkerHoldings:
             self._copies.clear()
             return
         held.update(arriving.stored.read(running.backups_here - held.keys()))
+        if lacking := running.backups_here - held.keys():
+            raise TryAgain(f"nothing was received of the backup of {min(lacking)}; run again")
         self._copies.clear()
         self._copies.snapshot(order.version, running.items())
         self._copies.add_backup(order.version, held)

@@ -262,10 +262,11 @@ class WorkerState:
         for lane, held, optimizer in self._holders(plan):
             for name in _tensors_of(held, optimizer).keys() - self.constants:
                 takers.setdefault(Item(lane, name), []).append((held, optimizer))
-        own = ((item, found.pop(item)) for item in sorted(takers.keys() & found.keys()))
-        for item, tensors in chain(own, stored(takers.keys() - found.keys())):
+        own = ((item, found.pop(item), "a device") for item in sorted(takers.keys() & found.keys()))
+        read = ((*each, "the checkpoint") for each in stored(takers.keys() - found.keys()))
+        for item, tensors, sender in chain(own, read):
             for held, optimizer in takers.pop(item):
-                _put(held, optimizer, item.name, tensors)
+                _put(held, optimizer, item.name, tensors, sender)
         if takers:
             raise TryAgain(f"nothing was received of {min(takers)}; run again")
 
@@ -296,10 +297,10 @@ def _tensors_of(held: StateHolder, optimizer: NamedOptimizer) -> dict[str, dict[
     return found
 
 
-def _put(held: StateHolder, optimizer: NamedOptimizer, name: str, tensors: Tensors) -> None:
+def _put(held: StateHolder, optimizer: NamedOptimizer, name: str, tensors: Tensors, sender: str) -> None:
     """Overwrite a parameter or buffer in place, and its optimizer state."""
     target = held.parameters[name] if name in held.parameters else held.buffers[name]
-    check_tensor("a device", f"the state of {name}", tensors[MODEL + name], target.dtype, tuple(target.shape))
+    check_tensor(sender, f"the state of {name}", tensors[MODEL + name], target.dtype, tuple(target.shape))
     with torch.no_grad():
         target.copy_(tensors[MODEL + name])
     state = {key.removeprefix(OPTIMIZER): tensor for key, tensor in tensors.items() if key.startswith(OPTIMIZER)}

@@ -146,7 +146,7 @@ def restore(folder: Path, held: SegmentRunner, optimizer: NamedOptimizer) -> Non
     holder: Any = SimpleNamespace(parameters=held.parameters, buffers=held.buffers, optimizer=optimizer)
     trained = {name for name, parameter in held.parameters.items() if parameter.requires_grad}
     found = StoredCheckpoint.verified(folder).read("", trained | held.buffers.keys())
-    items: dict[Item, Tensors] = {Item("", name): tensors for name, tensors in found.items()}
+    items: dict[Item, Tensors] = {Item("", name): tensors for name, tensors in found}
     WorkerState({}, holder, None, None, frozenset()).put(fleets.PLAN, items, lambda wanted: ())
 
 

@@ -11,12 +11,13 @@ from safetensors.torch import load_file
 from fleetune.contracts.plan import LinkUse, Plan, PlanResult
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
-from fleetune.recovery.transfers import DISK
+from fleetune.recovery.holdings import Attempt, Restoration, Version
+from fleetune.recovery.transfers import DISK, Item, Transfer
 from fleetune.training import parcels, worker_group
 from fleetune.training.checkpoints import CheckpointMark, FileDigest, StoredCheckpoint, checkpoint_folder, mark_complete
 from fleetune.training.coordinator import train
 from fleetune.training.migration import Parcel
-from fleetune.training.parcels import StoredParcels
+from fleetune.training.parcels import StoredParcels, parcels_of
 from tests.support.training.away_launcher import AwayLauncher
 from tests.support.training.listeners import killing
 from tests.support.training.model_families import BY_NAME, data_request, model_request
@@ -90,6 +91,17 @@ def test_a_damaged_checkpoint_is_not_sent(tmp_path: Path) -> None:
     shard.write_bytes(b"as a bad disk has it")
     with pytest.raises(TryAgain, match=r"segment-0\.safetensors is damaged"):
         StoredCheckpoint.verified(folder)
+
+
+def test_what_a_checkpoint_has_is_sent_to_devices_alone_that_do_not_see_it() -> None:
+    """d0 sees the files, d1 and d2 do not; d2 needs no weights of it, and yet what its messages had lost."""
+    fed = tuple(LinkUse(source=f"d{k}", target="d9", codec="int8", feedback=True) for k in range(3))
+    made = replace(plan(("u",), [], [[3, 3, 2]]), links=fed)
+    transfers = tuple(Transfer(source=DISK, target=d, lane="main", names=("v", "w"), bytes=8) for d in ("d0", "d1"))
+    found = Restoration(version=Version(4, Attempt(1, 1)), transfers=transfers)
+    sizes = {Item("main", name): 4 for name in "vw"}
+    sent = [(each.source, each.target, each.names) for each in parcels_of(found, made, sizes, ("d1", "d2"))]
+    assert sent == [(DISK, "d1", ("v", "w")), (DISK, "d1", ()), (DISK, "d2", ())]
 
 
 def test_nobody_is_sent_the_parcel_of_another_one(tmp_path: Path) -> None:
