@@ -66,19 +66,6 @@ def test_feedback_equals_one_process_and_goes_on_after_a_stop_in_every_bit(tmp_p
     assert_same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_a_device_that_trains_nothing_goes_on_with_what_its_messages_had_lost(tmp_path: Path) -> None:
-    """It reads no weights of a checkpoint, and yet what it had lost: an end after round 3 changes nothing."""
-    frozen = model_request(BY_NAME["bert"], dropout=True, freeze=(r"bert\.embeddings", r"bert\.encoder\.layer\.0"))
-    ready = prepared(frozen, data_request(BY_NAME["bert"], tmp_path), tmp_path)
-    made = replace(plan(ready.units, [2], [[8], [8]]), links=(THERE,))
-    run_plan(ready, made, TRAINING, tmp_path / "whole")
-    stop = StopAfter(3)
-    with pytest.raises(TryAgain, match="^ended after round 3 of 6, with a checkpoint of it"):
-        run_plan(ready, made, TRAINING, tmp_path / "cut", stop=stop, progress=stop.listen)
-    run_plan(ready, made, TRAINING, tmp_path / "cut")
-    assert_same_bits(tmp_path / "whole", tmp_path / "cut")
-
-
 def test_every_sender_with_feedback_writes_what_it_has_lost(tmp_path: Path) -> None:
     """A checkpoint has a file for each of them; a device without one, as after a change of plan, starts anew."""
     made = replace(fleets.PLAN, links=(LinkUse(source="c", target="a", codec="int8", feedback=True),))
