@@ -64,7 +64,7 @@ def _model_of(spec: StageSpec, task: StageTask) -> tuple[str, ...]:
     """What is made once for all processes that a stage starts on devices; empty where these need no model."""
     if spec.image or "model" not in task.inputs or "model" not in task.config:
         return ()
-    return "fleetune.training.described_model", task.inputs["model"], json.dumps(task.config["model"])
+    return "fleetune.training.worker_state", task.inputs["model"], json.dumps(task.config["model"])
 
 
 def listen_to_end(spec: StageSpec, job: Job, listen: EventListener, resumed: Callable[[str], None]) -> None:

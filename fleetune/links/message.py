@@ -12,12 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
 from typing_extensions import Buffer
 
 from fleetune.contracts import json_io
 from fleetune.contracts.link_frames import FRAME_BYTES
 from fleetune.errors import Refused
-from fleetune.links.buffer import empty_buffer
+
+ALIGNMENT_BYTES = 64
+"""What torch aligns the memory of tensors to that it makes itself (c10/core/alignment.h, gAlignment)."""
+
+
+def empty_buffer(size_bytes: int) -> memoryview:
+    """Return uninitialised memory, aligned so that a tensor may lie in it; numpy's own is aligned to 16 bytes."""
+    room = np.empty(size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
+    start = -room.ctypes.data % ALIGNMENT_BYTES
+    return room[start : start + size_bytes].data.cast("B")
+
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_PARTS = 16384
@@ -145,19 +156,19 @@ def join_parts(envelope: Envelope, frames: Sequence[memoryview]) -> tuple[memory
     parts, place = [], 0
     for size in envelope.sizes:
         count = max(1, -(-size // FRAME_BYTES))
-        chunks = frames[place : place + count]
-        parts.append(chunks[0] if count == 1 else _join_chunks(chunks, size))
+        those = frames[place : place + count]
+        parts.append(those[0] if count == 1 else _join_frames(those, size))
         place += count
     return tuple(parts)
 
 
-def _join_chunks(chunks: Sequence[memoryview], size: int) -> memoryview:
-    """Copy chunks into one uninitialised buffer."""
+def _join_frames(frames: Sequence[memoryview], size: int) -> memoryview:
+    """Copy frames into one uninitialised buffer."""
     whole = empty_buffer(size)
     place = 0
-    for chunk in chunks:
-        whole[place : place + chunk.nbytes] = chunk
-        place += chunk.nbytes
+    for frame in frames:
+        whole[place : place + frame.nbytes] = frame
+        place += frame.nbytes
     return whole
 
 

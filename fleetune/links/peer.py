@@ -24,7 +24,7 @@ CHUNK_S = 0.02
 MIN_CHUNK_BYTES = 4096
 
 
-def chunk_bytes(bytes_per_s: float, limit_bytes: int) -> int:
+def piece_bytes(bytes_per_s: float, limit_bytes: int) -> int:
     """Return the most bytes of one message at a rate."""
     return min(limit_bytes, max(MIN_CHUNK_BYTES, int(bytes_per_s * CHUNK_S)))
 
@@ -222,7 +222,7 @@ class Peer:
         sizes = [view.nbytes for view in views]
         origin = self._origin
         first = header_frame(message, sizes, run=origin.run, session=origin.session, sequence=self._sequence)
-        frames: list[Buffer] = [first, *(chunk for view in views for chunk in part_frames(view))]
+        frames: list[Buffer] = [first, *(frame for view in views for frame in part_frames(view))]
         if self.tap is not None:
             self.tap(self.name, frames)
         self._socket.send_multipart(frames, copy=False)

@@ -21,8 +21,8 @@ import torch
 from fleetune.contracts.plan import Lane, Plan
 from fleetune.data.prepared_data import LABELS, PreparedData, batch_indices, check_files
 from fleetune.errors import Refused
+from fleetune.models.device_memory import DeviceCopies
 from fleetune.models.loss import count_targets
-from fleetune.training.device_copies import DeviceCopies
 
 SEED_STRIDE = 1_000_003
 """Distance of the seeds of two lanes, which draw batches and dropout masks of their own."""

@@ -25,12 +25,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fleetune.contracts import json_io
+from fleetune.contracts.plan import Plan
 from fleetune.contracts.record import record
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.exposed_folders import remove
 from fleetune.filesystem import file_digest, free_space, sync, write_durably
+from fleetune.models.device_memory import on_host
+from fleetune.program import seats_of
 from fleetune.recovery.holdings import Restoration
-from fleetune.training.device_copies import on_host
 from fleetune.training.optimizer import NamedOptimizer
 
 CHECKPOINTS, SAVING = "checkpoints", "saving"
@@ -408,3 +410,20 @@ def folder_of(found: Restoration, work: Path, lanes: Collection[str]) -> str | N
     if why := foreign_lanes(json_io.read(CheckpointMark, folder / MARK), lanes):
         raise TryAgain(f"the checkpoint of round {found.version.rounds}: {why}; run it again to go on from an average")
     return str(folder)
+
+
+def savers_of(plan: Plan) -> tuple[str, ...]:
+    """Return the devices that write shards of checkpoints: each group's leader, the collector, and those that keep what
+    messages lose.
+
+    With a collector, parameters are the same in all lanes: only the first lane's leaders write, their buffers.
+    """
+    lanes = plan.lanes[:1] if plan.collector else plan.lanes
+    leaders = [seat.device for seat in seats_of(plan) if seat.is_leader and seat.lane in lanes]
+    fed = [name for name in plan.devices if keeps_residuals(plan, name)]
+    return tuple(dict.fromkeys([*leaders, *([plan.collector] if plan.collector else []), *fed]))
+
+
+def keeps_residuals(plan: Plan, device: str) -> bool:
+    """Return whether a device has a link with error feedback to another one."""
+    return any(use.feedback and use.source == device for use in plan.links)

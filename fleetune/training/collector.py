@@ -13,9 +13,8 @@ from torch import nn
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.training.checkpoints import MODEL
-from fleetune.training.exchange import Tensors
+from fleetune.training.exchange import Tensors, check_alike
 from fleetune.training.optimizer import NamedOptimizer
-from fleetune.training.received import check_alike
 from fleetune.training.seat import TrainingSeat
 
 NamesByUnit = Mapping[str, Collection[str]]

@@ -1,26 +1,133 @@
-"""Exchange of tensors between workers, addressed by content and not by order of arrival."""
+"""Exchange of tensors between workers, addressed by content and not by order of arrival.
+
+A message that is larger than a link takes at once, or than pacing lets pass at once, travels in pieces. What has come
+is compared with what was to come, so that an error names its sender: devices of a run are admitted by their keys, and
+may still have other versions or a broken memory, and PyTorch would add a tensor of one element to a whole weight.
+"""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from fleetune.errors import Refused
-from fleetune.links.buffer import ALIGNMENT_BYTES
 from fleetune.links.endpoint import Endpoint
-from fleetune.links.message import Message, Received
-from fleetune.links.peer import PacedSender, chunk_bytes
+from fleetune.links.message import ALIGNMENT_BYTES, Message, Received, empty_buffer
+from fleetune.links.peer import PacedSender, piece_bytes
+from fleetune.models.device_memory import DEVICE_ERRORS, DeviceCopies
 from fleetune.program import Step
 from fleetune.recovery.holdings import Attempt
-from fleetune.training.device_copies import DEVICE_ERRORS, DeviceCopies
-from fleetune.training.measurements import ClockOffset
-from fleetune.training.pieces import PartialMessages, join_pieces, split_into_pieces
 
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Partial:
+    """The pieces of one message that have come, from the first one on."""
+
+    header: Mapping[str, Any]
+    """Of the first piece."""
+    count: int
+    left_bytes: int
+    """Of the tensors that the header describes; pieces beyond them are not kept."""
+    came: int = 0
+    parts: list[memoryview] = field(default_factory=list)
+
+
+class PartialMessages(Generic[Key]):
+    """Messages that have come in part.
+
+    A piece that was lost with its connection takes the whole message with it: what comes of it later is ignored. The
+    loss itself is found by the numbers of the link's messages, and has its consequences there.
+    """
+
+    def __init__(self, size_bytes: Callable[[Mapping[str, Any]], int]) -> None:
+        """size_bytes: how many bytes the tensors have that a header describes."""
+        self._size_bytes = size_bytes
+        self._partial: dict[Key, _Partial] = {}
+
+    def __len__(self) -> int:
+        return len(self._partial)
+
+    def add(
+        self, key: Key, header: Mapping[str, Any], parts: list[memoryview]
+    ) -> tuple[Mapping[str, Any], list[memoryview]] | None:
+        """Add a piece; once the message is whole, return the header of its first piece and the parts of all.
+
+        ValueError, KeyError or TypeError if the header says nothing sensible of a piece, ValueError if more comes than
+        the first one described.
+        """
+        number, count = header.get("piece", (0, 1))
+        if not 0 <= number < count:
+            raise ValueError(f"piece {number} of {count}")
+        if count == 1:
+            return header, parts
+        if number == 0:
+            self._partial[key] = _Partial(header, count, self._size_bytes(header))
+        partial = self._partial.get(key)
+        if partial is None:
+            return None
+        if (number, count) != (partial.came, partial.count):
+            del self._partial[key]
+            return None
+        partial.left_bytes -= sum(part.nbytes for part in parts)
+        if partial.left_bytes < 0:
+            del self._partial[key]
+            raise ValueError(f"more bytes came than the {self._size_bytes(partial.header)} announced")
+        partial.parts += parts
+        partial.came += 1
+        if partial.came < count:
+            return None
+        del self._partial[key]
+        return partial.header, partial.parts
+
+    def drop(self, is_old: Callable[[Key], bool]) -> None:
+        """Drop the messages that nobody will ask for any more."""
+        self._partial = {key: partial for key, partial in self._partial.items() if not is_old(key)}
+
+
+def split_into_pieces(parts: Sequence[memoryview], limit_bytes: int) -> Iterator[tuple[memoryview, ...]]:
+    """Yield the parts of each message: the bytes of `parts` in order, at most `limit_bytes` a message, at least one."""
+    piece: list[memoryview] = []
+    room = limit_bytes
+    for part in parts:
+        start = 0
+        while part.nbytes - start > room:
+            piece.append(part[start : start + room])
+            start += room
+            yield tuple(piece)
+            piece, room = [], limit_bytes
+        piece.append(part[start:])
+        room -= part.nbytes - start
+    yield tuple(piece)
+
+
+def join_pieces(pieces: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
+    """Return parts of these sizes, joined from those of all pieces; ValueError if the totals differ."""
+    total = sum(part.nbytes for part in pieces)
+    if min(sizes, default=0) < 0 or sum(sizes) != total:
+        raise ValueError(f"{total} bytes came, {sum(sizes)} were announced")
+    parts = [empty_buffer(size) for size in sizes]
+    rest = iter(pieces)
+    source = memoryview(b"")
+    for part in parts:
+        filled = 0
+        while filled < part.nbytes:
+            source = source or next(rest)
+            size = min(source.nbytes, part.nbytes - filled)
+            part[filled : filled + size] = source[:size]
+            filled, source = filled + size, source[size:]
+    return parts
+
+
+DRIFT = 1e-4
+"""Seconds per second that two machines' clocks may drift apart: twice the tolerance of a quartz clock."""
+MAX_SAMPLES = 64
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool, torch.complex64,
@@ -86,6 +193,49 @@ class Arrival:
     """Descriptions of values in a codec, by value number (`link_coding`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at_s: float
+    offset_s: float
+    error_s: float
+    """Bound of the offset's error when it was measured: half of the round trip."""
+
+    def error_bound_s(self, at_s: float) -> float:
+        """Return the bound of the offset's error at another time."""
+        return self.error_s + DRIFT * abs(at_s - self.at_s)
+
+
+class ClockOffset:
+    """The offset from the local monotonic clock to the coordinator's, measured again with every beat.
+
+    Keeps the round trips with the smallest error bound: as in NTP, half of the round trip plus the drift since then.
+    """
+
+    def __init__(self) -> None:
+        self._samples: list[_Sample] = []
+
+    def __len__(self) -> int:
+        """Return how many round trips are kept."""
+        return len(self._samples)
+
+    def add(self, sent_s: float, remote_received_s: float, remote_sent_s: float, received_s: float) -> None:
+        """Add one round trip: `sent_s` and `received_s` by the local clock, the others by the remote one."""
+        offset_s = ((remote_received_s - sent_s) + (remote_sent_s - received_s)) / 2
+        error_s = ((received_s - sent_s) - (remote_sent_s - remote_received_s)) / 2
+        if not (math.isfinite(offset_s) and error_s >= 0):
+            return  # a round trip cannot take negative time
+        new = _Sample((sent_s + received_s) / 2, offset_s, error_s)
+        if any(old.error_bound_s(new.at_s) <= new.error_s for old in self._samples):
+            return  # an older sample is more accurate
+        kept = [old for old in self._samples if new.error_bound_s(old.at_s) > old.error_s]
+        self._samples = [*kept, new][-MAX_SAMPLES:]
+
+    def offset_at_s(self, at_s: float) -> float:
+        """Return the offset at a time of the local clock; 0 before anything was measured."""
+        best = min(self._samples, key=lambda sample: sample.error_bound_s(at_s), default=None)
+        return best.offset_s if best else 0.0
+
+
 class Exchange:
     """One worker's end of all its links.
 
@@ -126,7 +276,7 @@ class Exchange:
 
     def pace(self, peer: str, bytes_per_s: float) -> None:
         """Send to a peer no faster than this, from now on."""
-        self._limits[peer] = chunk_bytes(bytes_per_s, self._endpoint.limit_bytes)
+        self._limits[peer] = piece_bytes(bytes_per_s, self._endpoint.limit_bytes)
         self._paced[peer] = PacedSender(lambda message: self._transmit(peer, message), bytes_per_s)
 
     def queued_bytes(self) -> dict[str, int]:
@@ -155,7 +305,7 @@ class Exchange:
         """Send tensors no faster than this and in small pieces, so that other messages pass between them."""
         if peer not in self._beside:
             pieces = PacedSender(lambda message: self._transmit(peer, message), bytes_per_s)
-            self._beside[peer] = (pieces, chunk_bytes(bytes_per_s, self._endpoint.limit_bytes))
+            self._beside[peer] = (pieces, piece_bytes(bytes_per_s, self._endpoint.limit_bytes))
         sender, limit_bytes = self._beside[peer]
         for message in self._messages(key, tensors, {}, limit_bytes):
             sender.send(message)
@@ -382,3 +532,29 @@ def _writable(view: np.ndarray) -> np.ndarray:
     interface["data"] = (interface["data"][0], False)
     holder = type("Received", (), {"__array_interface__": interface, "keeps": view})()
     return np.asarray(holder)
+
+
+Shape = tuple[int, ...]
+
+
+def check_tensor(sender: str, what: str, tensor: torch.Tensor, dtype: torch.dtype, shape: Shape | None) -> None:
+    """Refuse a tensor of another type or shape. shape: None if it is not known."""
+    if tensor.dtype != dtype or (shape is not None and tuple(tensor.shape) != shape):
+        expected = f"{_spelled(dtype)} {list(shape)}" if shape is not None else _spelled(dtype)
+        raise Refused(
+            f"{sender} sent {what} as {_spelled(tensor.dtype)} {list(tensor.shape)}, and not as {expected}; see that "
+            "all devices run the same version, and test that device's memory"
+        )
+
+
+def check_alike(sender: str, what: str, found: Mapping[Any, torch.Tensor], wanted: Mapping[Any, torch.Tensor]) -> None:
+    """Refuse tensors that are not all among those of these names, types and shapes."""
+    for key, tensor in found.items():
+        if key not in wanted:
+            raise Refused(f"{sender} sent {what} with {str(key)[:80]!r}, which is no part of it")
+        like = wanted[key]
+        check_tensor(sender, f"{what} {key}", tensor, like.dtype, tuple(like.shape))
+
+
+def _spelled(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

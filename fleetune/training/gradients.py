@@ -1,7 +1,13 @@
-"""Gradients of a round: the flat bucket that holds them, their sum over devices, and their norms.
+"""Gradients of a round: the flat bucket that holds them, their sum over devices, their norms, and in fp16 their scale.
 
 Clipping does what torch's clip_grad_norm_ does on the whole model, to the last bit: it takes the norm of the norms of
 single tensors, in the order of the model's parameters and in the gradients' own precision, wherever the tensors are.
+
+In fp16 the loss is multiplied by a scale before the backward, as its smallest numbers would be too large for many
+gradients, and gradients are divided by it before the step. It is a power of two, so that neither rounds. A lane whose
+gradients overflow takes no step, and the next round's scale is half of it; after GROWS_AFTER_ROUNDS rounds without that
+it is doubled, as torch's GradScaler does. It follows from the commit log alone: a training that goes on from a
+checkpoint, or after a loss, has the scale of one that nothing befell.
 """
 
 import base64
@@ -9,6 +15,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -16,11 +23,13 @@ import torch
 from torch import nn
 
 from fleetune.contracts.link_frames import ring_slices
+from fleetune.contracts.metrics import RoundMetrics
+from fleetune.contracts.mixed_precision import FIRST_LOSS_SCALE, FP16
 from fleetune.contracts.plan import Lane
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
-from fleetune.training.exchange import DTYPES, Exchange, TransferKey
-from fleetune.training.received import check_alike
+from fleetune.training.exchange import DTYPES, Exchange, TransferKey, check_alike
 
 
 class GradientBucket:
@@ -196,3 +205,36 @@ def clip_scale(training: TrainingRequest, total: torch.Tensor) -> float:
 
 def _base64(numbers: np.ndarray) -> str:
     return base64.b64encode(numbers.tobytes()).decode()
+
+
+UNSCALED = 1.0
+FIRST_SCALE, MOST_SCALE = FIRST_LOSS_SCALE, 2.0**24
+GROWS_AFTER_ROUNDS = 2000
+
+
+def next_scale(model: ModelRequest, rounds: Sequence[RoundMetrics]) -> float:
+    """Return the scale of the round that follows the committed ones; UNSCALED for all but fp16."""
+    if model.mixed_precision != FP16:
+        return UNSCALED
+    if not rounds:
+        return FIRST_SCALE
+    last = rounds[-1]
+    scale = last.loss_scale or FIRST_SCALE
+    if last.overflowed:
+        return max(UNSCALED, scale / 2)
+    newest = reversed(rounds[-GROWS_AFTER_ROUNDS:])
+    calm = sum(1 for _ in takewhile(lambda each: each.loss_scale == last.loss_scale and not each.overflowed, newest))
+    return min(MOST_SCALE, scale * 2) if calm >= GROWS_AFTER_ROUNDS else scale
+
+
+def step_scales(
+    training: TrainingRequest, metrics: RoundMetrics, norms: Mapping[str, torch.Tensor]
+) -> dict[str, float | None]:
+    """Return lane -> what its gradients are multiplied by before the step; None for a lane that takes none.
+
+    norms: of the lanes' gradients, without the scale.
+    """
+    scale = metrics.loss_scale or UNSCALED
+    return {
+        lane: None if lane in metrics.overflowed else clip_scale(training, norm) / scale for lane, norm in norms.items()
+    }

@@ -20,9 +20,9 @@ from fleetune.codecs.codec import Encoded
 from fleetune.contracts.link_codecs import DENSE, ELEMENT_BYTES, FORWARD_MASK
 from fleetune.contracts.plan import BACKWARD, FORWARD, Action, LinkUse, Plan, parse_action
 from fleetune.errors import Refused
-from fleetune.training.device_copies import DEVICE_ERRORS
+from fleetune.models.device_memory import DEVICE_ERRORS
 from fleetune.training.exchange import Arrival
-from fleetune.training.loss_scale import UNSCALED
+from fleetune.training.gradients import UNSCALED
 
 Shape = Callable[[int], tuple[int, ...] | None]
 """Number of a value -> shape of one of its samples; None for a value that is not coded."""

@@ -1,4 +1,4 @@
-"""Heartbeats of the workers, and what the coordinator concludes from them.
+"""Heartbeats of the workers, what the coordinator concludes from them, and how long it waits for answers.
 
 A device is named only for its own faults: silence, or work without progress. A lost message is attributed to its link,
 and a device that waits for others is never named for the delay.
@@ -19,7 +19,10 @@ from fleetune.errors import Refused
 from fleetune.links.endpoint import Endpoint
 from fleetune.monitoring import FailureDetector, SilenceRule
 from fleetune.monitoring.failure_detector import SILENT, STUCK
-from fleetune.training.checkpoints import SAVING_S
+from fleetune.recovery import protocol as p
+from fleetune.recovery import state as phases
+from fleetune.recovery.state import OWED, State
+from fleetune.training.checkpoints import SAVING_AT_STOP_S, SAVING_S
 from fleetune.training.exchange import Exchange
 
 BEAT_S = 0.25
@@ -342,3 +345,41 @@ def _parse_beat(header: Mapping[str, Any]) -> _BeatState:
     lost = {str(peer): int(count) for peer, count in header["lost"].items()}
     down = {str(peer): float(seconds) for peer, seconds in header["down"].items()}
     return _BeatState(int(header["progress"]), doing, waits_for, sent_s, lost, down)
+
+
+MIN_PATIENCE_S, PATIENCE_ROUNDS = 120.0, 50.0
+"""Longest wait for a device's part of a round: so many seconds, or forecast rounds."""
+PATIENCE_AVERAGES = 5.0
+"""Forecast averages over lanes that are waited for beside that, where one comes before the answer."""
+
+
+class Patience:
+    """Measures how long a phase lasts."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._waits_for: tuple[Any, ...] = ()
+        self._since_s = 0.0
+
+    def overdue(self, state: State, round_s: float, average_s: float = 0.0) -> p.Overdue | None:
+        """Return what the conductor is told once answers take too long.
+
+        round_s: the forecast duration of a round. average_s: that of the average which follows the newest commit.
+        """
+        waits_for = (state.phase, state.attempt, state.history.rounds)
+        if waits_for != self._waits_for:
+            self._waits_for, self._since_s = waits_for, self._now_s()
+        patience_s = _patience_s(state, round_s, average_s)
+        if state.phase not in OWED or self._now_s() - self._since_s <= patience_s:
+            return None
+        self._waits_for = ()
+        return p.Overdue(attempt=state.attempt, phase=state.phase, round=state.history.rounds, patience_s=patience_s)
+
+
+def _patience_s(state: State, round_s: float, average_s: float) -> float:
+    if state.phase == phases.FINISHING:
+        return SAVING_AT_STOP_S if state.stop else SAVING_S + PATIENCE_AVERAGES * average_s
+    patience_s = max(MIN_PATIENCE_S, PATIENCE_ROUNDS * round_s) + PATIENCE_AVERAGES * average_s
+    if state.phase == phases.COLLECTING or state.saving is not None:
+        patience_s += SAVING_S  # a device that writes a checkpoint ends that before anything else
+    return max(LOADING_S, patience_s) if state.phase == phases.MOVING else patience_s

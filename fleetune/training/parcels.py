@@ -18,10 +18,9 @@ from fleetune.contracts.plan import Plan
 from fleetune.models.weights import WeightReader
 from fleetune.recovery.holdings import INITIAL, Restoration
 from fleetune.recovery.transfers import DISK, Item
-from fleetune.training.checkpoints import MODEL, StoredCheckpoint, Tensors
+from fleetune.training.checkpoints import MODEL, StoredCheckpoint, Tensors, keeps_residuals
 from fleetune.training.exchange import Exchange, TransferKey
 from fleetune.training.migration import Migration, Parcel, items_of
-from fleetune.training.roles import keeps_residuals
 from fleetune.training.task import COORDINATOR
 
 PARCEL_BYTES = 8 << 20

@@ -17,8 +17,8 @@ from fleetune.recovery.holdings import INITIAL, needs_of
 from fleetune.recovery.protocol import Layout, Move
 from fleetune.recovery.transfers import DISK, Item
 from fleetune.training.batches import lane_samples, shares_batches
+from fleetune.training.checkpoints import savers_of
 from fleetune.training.migration import LinkRates
-from fleetune.training.roles import savers_of
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_state import ModelDescription
 

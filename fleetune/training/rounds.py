@@ -31,10 +31,9 @@ from fleetune.training.averaging import Averager, Averages
 from fleetune.training.batches import lane_seed
 from fleetune.training.collector import Collector, pull_state, push_state
 from fleetune.training.exchange import Arrival, Exchange, TransferKey
-from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
+from fleetune.training.gradients import UNSCALED, add_terms, ring_all_reduce, shared_gradients
 from fleetune.training.head_scorer import SeatScorer
 from fleetune.training.link_coding import LinkCoder, lane_of_residual
-from fleetune.training.loss_scale import UNSCALED
 from fleetune.training.seat import MicroBatchState, TrainingSeat
 
 VALUES, RING, TIED, SCORED = "values", "ring", "tied", "scored"

@@ -13,22 +13,27 @@ from fleetune.contracts.mixed_precision import FP16
 from fleetune.contracts.plan import Plan
 from fleetune.launching.process_limits import CpuThrottle
 from fleetune.models.attention_heads import AttentionHead, attention_heads, find_blocks
+from fleetune.models.device_memory import await_device
 from fleetune.program import DeviceProgram
 from fleetune.program.in_force import averages_after, moved, regated
 from fleetune.recovery.holdings import INITIAL, SentBackup, Version, backups_of
 from fleetune.recovery.transfers import Item
-from fleetune.training.checkpoints import Tensors
-from fleetune.training.described_model import described
-from fleetune.training.device_copies import await_device
+from fleetune.training.checkpoints import Tensors, keeps_residuals
 from fleetune.training.exchange import Exchange, attempt_of
 from fleetune.training.gradients import NotFinite, gradient_norms, pack_norms
 from fleetune.training.migration import Migration
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.parcels import StoredItems
-from fleetune.training.roles import keeps_residuals
 from fleetune.training.rounds import RoundContext, RoundRunner
 from fleetune.training.task import WorkerTask
-from fleetune.training.worker_state import CommittedState, ModelDescription, StoredReader, WorkerState, load_state
+from fleetune.training.worker_state import (
+    CommittedState,
+    ModelDescription,
+    StoredReader,
+    WorkerState,
+    described,
+    load_state,
+)
 
 
 @dataclass(kw_only=True)

@@ -14,10 +14,9 @@ from fleetune.models.gates import Regate, gate_segment
 from fleetune.models.segment import SegmentRunner, Values
 from fleetune.program import Seat, Step
 from fleetune.training.batches import Batches
-from fleetune.training.exchange import DTYPES, Arrival
+from fleetune.training.exchange import DTYPES, Arrival, check_tensor
 from fleetune.training.gradients import GradientBucket
 from fleetune.training.optimizer import BatchNormStatistics, NamedOptimizer
-from fleetune.training.received import check_tensor
 
 
 @dataclass(slots=True)

@@ -20,24 +20,22 @@ from fleetune.recovery import protocol as p
 from fleetune.recovery.conductor import Conductor, Step
 from fleetune.recovery.holdings import History
 from fleetune.recovery.transfers import DISK
-from fleetune.training.checkpoint_saver import CheckpointSaver
+from fleetune.training.checkpoint_saver import CheckpointSaver, WrittenShards
 from fleetune.training.checkpoints import COMMITS, SAVE, StoredCheckpoint, folder_of
 from fleetune.training.commit_log import CommitLog, logged_beyond, read_plan_start
 from fleetune.training.decisions import Decisions
 from fleetune.training.device_watch import FellSilent, Found, HeardAgain, Lost, MessageLost, NotBack, Said
 from fleetune.training.exchange import attempt_of
-from fleetune.training.loss_scale import next_scale, step_scales
-from fleetune.training.measurements import RoundMeasurements
+from fleetune.training.gradients import next_scale, step_scales
+from fleetune.training.liveness import Patience
+from fleetune.training.measurements import RoundMeasurements, round_metrics
 from fleetune.training.migration import Migration, describe_version, parse_holdings, parse_version
 from fleetune.training.pace import PaceWatch
 from fleetune.training.parcels import FETCH, StoredParcels, parcels_of
-from fleetune.training.patience import Patience
 from fleetune.training.revisions import Revisions
-from fleetune.training.round_metrics import round_metrics
 from fleetune.training.task import TrainingTask
 from fleetune.training.validation import Validation
 from fleetune.training.worker_group import WorkerGroup
-from fleetune.training.written_shards import WrittenShards
 
 
 class TrainingLoop:

@@ -47,8 +47,8 @@ from fleetune.recovery.holdings import Attempt, Version
 from fleetune.training.checkpoints import SAVE, saving_folder
 from fleetune.training.energy import energy_meter
 from fleetune.training.exchange import Aborted, BrokenOff, Exchange, Stopped, attempt_of
+from fleetune.training.gradients import UNSCALED
 from fleetune.training.liveness import COMPUTING, SAVING, Heartbeat
-from fleetune.training.loss_scale import UNSCALED
 from fleetune.training.measurements import encode_rows
 from fleetune.training.migration import Migration, describe_version, parse_version
 from fleetune.training.rounds import RoundResult

@@ -23,6 +23,7 @@ from fleetune.links.message import Message, Received
 from fleetune.monitoring import EventLog
 from fleetune.program import seats_of
 from fleetune.recovery.holdings import Attempt
+from fleetune.training.checkpoint_saver import DeviceShards, take_shards
 from fleetune.training.checkpoints import CHECKPOINTS
 from fleetune.training.device_watch import (
     DeviceWatch,
@@ -42,7 +43,6 @@ from fleetune.training.measurements import decode_rows
 from fleetune.training.parcels import FETCH, PARCEL_BYTES
 from fleetune.training.task import COORDINATOR, TrainingTask
 from fleetune.training.worker_command import WorkerCommands
-from fleetune.training.written_shards import DeviceShards, take_shards
 
 
 @dataclass(slots=True)

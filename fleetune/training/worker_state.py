@@ -17,6 +17,7 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from fleetune.codecs import ErrorFeedback
+from fleetune.contracts import json_io
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import TryAgain
@@ -46,10 +47,9 @@ from fleetune.training.checkpoints import (
     write_shard,
 )
 from fleetune.training.collector import Collector
-from fleetune.training.exchange import BrokenOff
+from fleetune.training.exchange import BrokenOff, check_tensor
 from fleetune.training.gradients import tied_holders
 from fleetune.training.optimizer import NamedOptimizer, is_statistic, moment_decays
-from fleetune.training.received import check_tensor
 from fleetune.training.seat import TrainingSeat, gate_heads, new_seat
 from fleetune.training.task import WorkerTask
 
@@ -389,3 +389,20 @@ def _batches(task: WorkerTask, seat: Seat, dealt: Plan) -> Batches | None:
         return None
     device, local = torch.device(task.accelerator), bool(task.local_samples)
     return Batches(Path(task.data_folder), dealt, seat.lane, task.seed, device, local)
+
+
+_MADE: dict[tuple[str, str], ModelDescription] = {}
+"""Made once for all workers that are forked from one server: a worker's first model costs it 0.3 s of processor time,
+most of it in PEFT's and transformers' first calls."""
+
+
+def described(folder: Path, request: ModelRequest) -> ModelDescription:
+    """Return the model that was prepared in a folder, which holds the same as long as this process lives."""
+    return _MADE.setdefault((str(folder), json_io.text(request)), ModelDescription(folder, request))
+
+
+def warm_up(folder: str, request: str) -> None:
+    """Make what a worker needs of a model before it knows its part. request: a ModelRequest as JSON."""
+    found = described(Path(folder), json_io.parse(ModelRequest, request, "model"))
+    base_skeleton(found.config, found.request)
+    _ = found.whole, found.state, found.tied, found.trainable, found.unit_items

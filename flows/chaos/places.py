@@ -14,7 +14,7 @@ from fleetune.contracts.plan import Plan
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import Refused
 from fleetune.training import faults
-from fleetune.training.roles import savers_of
+from fleetune.training.checkpoints import savers_of
 
 POINTS = {
     faults.KILL: (faults.FORWARD, faults.BACKWARD, faults.PREPARED, faults.COMMIT),

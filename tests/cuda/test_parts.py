@@ -10,9 +10,8 @@ from torch.nn import functional
 from fleetune.codecs import decode, encode
 from fleetune.contracts.link_codecs import CODECS, FORWARD_MASK, SPARSE, TOP_K
 from fleetune.launching.process_limits import is_out_of_memory
-from fleetune.models.device_memory import PeakMemory, held_bytes, outside_bytes
+from fleetune.models.device_memory import DeviceCopies, PeakMemory, held_bytes, outside_bytes
 from fleetune.models.nf4 import pack, unpack
-from fleetune.training.device_copies import DeviceCopies
 
 GPU = torch.device("cuda:0")
 

@@ -1,6 +1,6 @@
 """Devices that have become slow, by their paces beside those of the others."""
 
-from fleetune.monitoring.stragglers import ROUNDS, Stragglers
+from fleetune.training.pace import ROUNDS, Stragglers
 
 FORECAST_S = {"a": 1.0, "b": 0.5, "c": 2.0}
 

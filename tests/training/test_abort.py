@@ -17,11 +17,10 @@ from fleetune.errors import TryAgain
 from fleetune.launching import ProcessLauncher
 from fleetune.monitoring import EventLog
 from fleetune.recovery.holdings import INITIAL, LIVE, PREPARED, Attempt, Version
-from fleetune.training.checkpoints import SAVE, saving_folder
+from fleetune.training.checkpoints import SAVE, savers_of, saving_folder
 from fleetune.training.device_watch import FellSilent, HeardAgain, Said
 from fleetune.training.exchange import FIRST_ATTEMPT
 from fleetune.training.migration import Migration, parse_version
-from fleetune.training.roles import savers_of
 from fleetune.training.worker_group import WorkerGroup
 from tests.support.training.losing_worker import LosingLauncher
 from tests.support.training.model_families import BY_NAME, data_request, model_request

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import Lora
-from fleetune.training.described_model import described, warm_up
+from fleetune.training.worker_state import described, warm_up
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 from tests.support.training.runs import prepared
 

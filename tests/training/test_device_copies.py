@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from fleetune.training.device_copies import DeviceCopies, on_host
+from fleetune.models.device_memory import DeviceCopies, on_host
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 

@@ -11,15 +11,13 @@ import torch
 from fleetune.contracts import link_frames
 from fleetune.contracts.plan import Lane, Plan, Segment, Share
 from fleetune.errors import Refused
-from fleetune.links.buffer import ALIGNMENT_BYTES
 from fleetune.links.endpoint import Endpoint, Listen
-from fleetune.links.message import Message
+from fleetune.links.message import ALIGNMENT_BYTES, Message
 from fleetune.links.peer import MIN_CHUNK_BYTES
 from fleetune.program import lower
 from fleetune.recovery.holdings import Attempt
-from fleetune.training.exchange import Aborted, Exchange, Stopped, TransferKey
+from fleetune.training.exchange import Aborted, Exchange, Stopped, TransferKey, join_pieces, split_into_pieces
 from fleetune.training.gradients import add_terms, ring_all_reduce, shared_gradients
-from fleetune.training.pieces import join_pieces, split_into_pieces
 from tests.support.training.endpoints import COORDINATOR, NAMES, PATIENCE_S, connected
 
 Work = Callable[[str, Exchange], Any]

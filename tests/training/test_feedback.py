@@ -18,8 +18,7 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.drawing.text import link_text
 from fleetune.errors import Refused, TryAgain
 from fleetune.planning import solve
-from fleetune.training.checkpoints import FileDigest, StoredCheckpoint, mark_complete, write_residuals
-from fleetune.training.roles import savers_of
+from fleetune.training.checkpoints import FileDigest, StoredCheckpoint, mark_complete, savers_of, write_residuals
 from tests.support.clock import fleets
 from tests.support.codecs.single_process import Residuals, across_cut
 from tests.support.planning.instances import small

@@ -12,7 +12,7 @@ from fleetune.contracts.plan import LinkUse
 from fleetune.contracts.run_config import Lora
 from fleetune.data.prepared_data import PreparedData
 from fleetune.errors import TryAgain
-from fleetune.training import loss_scale
+from fleetune.training import gradients
 from tests.support.codecs.single_process import across_cut
 from tests.support.training import plain_half
 from tests.support.training.control_comparison import FP32, FP64, Comparison, beside_control, difference, whole_model
@@ -204,8 +204,8 @@ def test_codecs_on_links_equal_one_process_with_the_same_codec_at_the_cut(
 ) -> None:
     """Every link has its codec; samples decode alike however a group deals them, and as bfloat16 or float16 where
     that crosses; gradients that overflow do so on both sides of the cut."""
-    for module in (loss_scale, plain_half):
-        monkeypatch.setattr(module, "FIRST" if module is loss_scale else "FIRST_SCALE", 2.0**24)
+    for module in (gradients, plain_half):
+        monkeypatch.setattr(module, "FIRST_SCALE", 2.0**24)
     ready = ready_for(tmp_path, mixed_precision=mixed)
     training = replace(TRAINING, weight_decay_on="all")  # as plain AdamW
     (there, there_ratio), (back, back_ratio) = CODED[name]

@@ -10,8 +10,8 @@ from torch.amp.grad_scaler import GradScaler
 from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.training_request import TrainingRequest
-from fleetune.training import loss_scale
-from fleetune.training.loss_scale import FIRST, MOST, UNSCALED, next_scale, step_scales
+from fleetune.training import gradients
+from fleetune.training.gradients import FIRST, MOST_SCALE, UNSCALED, next_scale, step_scales
 
 MODEL = ModelRequest(task="causal-lm", config={"model_type": "bert"}, mixed_precision="fp16")
 ROUND = RoundMetrics(round=0, loss=1.0, gradient_norm=None, learning_rate=1e-3, round_s=1.0)
@@ -21,7 +21,7 @@ GROWS_AFTER = 3
 @pytest.mark.parametrize("seed", range(8))
 def test_the_scale_is_that_of_gradscaler(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever rounds overflow, the log leads to the scale that torch's own scaler has come to."""
-    monkeypatch.setattr(loss_scale, "GROWS_AFTER_ROUNDS", GROWS_AFTER)
+    monkeypatch.setattr(gradients, "GROWS_AFTER_ROUNDS", GROWS_AFTER)
     drawn = random.Random(seed)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
@@ -30,7 +30,7 @@ def test_the_scale_is_that_of_gradscaler(seed: int, monkeypatch: pytest.MonkeyPa
     for number in range(60):
         scale = next_scale(MODEL, rounds)
         assert scale == (scaler.get_scale() if rounds else FIRST)
-        overflows = scale >= MOST or (scale > 2 and drawn.random() < 0.3)
+        overflows = scale >= MOST_SCALE or (scale > 2 and drawn.random() < 0.3)
         scaler.scale(parameter.sum()).backward()
         assert parameter.grad is not None
         if overflows:
@@ -45,8 +45,8 @@ def test_the_scale_is_that_of_gradscaler(seed: int, monkeypatch: pytest.MonkeyPa
 
 def test_the_scale_stays_within_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is never below 1, where the loss is as it is, and never so large that one more doubling is of no use."""
-    monkeypatch.setattr(loss_scale, "GROWS_AFTER_ROUNDS", 1)
-    assert next_scale(MODEL, [replace(ROUND, loss_scale=MOST)]) == MOST
+    monkeypatch.setattr(gradients, "GROWS_AFTER_ROUNDS", 1)
+    assert next_scale(MODEL, [replace(ROUND, loss_scale=MOST_SCALE)]) == MOST_SCALE
     assert next_scale(MODEL, [replace(ROUND, loss_scale=UNSCALED, overflowed=("main",))]) == UNSCALED
 
 

@@ -18,10 +18,10 @@ from fleetune.contracts.plan import Backup, Plan, PlanResult
 from fleetune.errors import TryAgain
 from fleetune.monitoring import follow
 from fleetune.monitoring.event_summary import EventSummary
-from fleetune.monitoring.stragglers import ROUNDS as OBSERVED
 from fleetune.planning.revision import Reviser, around
 from fleetune.planning.strategy import Problem
 from fleetune.training.measurements import busy_s
+from fleetune.training.pace import ROUNDS as OBSERVED
 from tests.support.training.ends import assert_same_end
 from tests.support.training.listeners import killing
 from tests.support.training.lost_devices import ROUNDS, TRAINING, losing, trained

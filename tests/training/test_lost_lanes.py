@@ -9,9 +9,9 @@ from torch import nn
 
 from fleetune.clock import Clock
 from fleetune.contracts.plan import DeviceOrder, Lane, Plan, PlanResult, Share
-from fleetune.monitoring.stragglers import ROUNDS as OBSERVED
 from fleetune.planning.revision import around
 from fleetune.training.measurements import busy_s
+from fleetune.training.pace import ROUNDS as OBSERVED
 from fleetune.training.revisions import Revisions
 from tests.support.training.control_comparison import FP64, difference, whole_model
 from tests.support.training.dying_worker import DyingLauncher

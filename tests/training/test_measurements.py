@@ -10,11 +10,11 @@ import pytest
 from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.errors import Refused
 from fleetune.links.message import MAX_HEADER_BYTES
+from fleetune.training.exchange import ClockOffset
 from fleetune.training.measurements import (
     DRIFT,
     KEPT_ROUNDS,
     MAX_SAMPLES,
-    ClockOffset,
     MeasuredRound,
     RoundMeasurements,
     decode_rows,

@@ -16,7 +16,7 @@ from fleetune.contracts import json_io
 from fleetune.contracts.metrics import TrainingMetrics
 from fleetune.contracts.run_config import DataRequest, Lora, ModelRequest
 from fleetune.errors import Refused
-from fleetune.training import loss_scale
+from fleetune.training import gradients
 from tests.support.data.chat_samples import CHATML, chats
 from tests.support.data.samples import json_lines
 from tests.support.training import plain_half
@@ -162,7 +162,7 @@ def test_a_round_that_overflows_takes_no_step(tmp_path: Path, monkeypatch: pytes
     until gradients are finite; weights, moments and all are those of a plain loop with GradScaler. A training that is
     interrupted in between goes on with the scale that it had.
     """
-    monkeypatch.setattr(loss_scale, "FIRST", TOO_MUCH)
+    monkeypatch.setattr(gradients, "FIRST_SCALE", TOO_MUCH)
     monkeypatch.setattr(plain_half, "FIRST_SCALE", TOO_MUCH)
     ready = ready_for("bert", tmp_path, "fp16")
     told: list[str] = []
@@ -188,7 +188,7 @@ def test_a_round_that_overflows_takes_no_step(tmp_path: Path, monkeypatch: pytes
 
 def test_gradients_that_no_scale_makes_finite_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss that is scaled no more and still overflows is told with what to do, and nothing runs for ever."""
-    monkeypatch.setattr(loss_scale, "FIRST", 1.0)
+    monkeypatch.setattr(gradients, "FIRST_SCALE", 1.0)
     ready = ready_for("bert", tmp_path, "fp16")
     made = plan(ready.units, [len(ready.units) // 2], [[8], [8]])
     training = request(rounds=40, optimizer="sgd", learning_rate=3e3)
@@ -200,7 +200,7 @@ def test_a_collector_takes_no_step_with_gradients_that_overflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sum is one: lanes step together or not at all."""
-    monkeypatch.setattr(loss_scale, "FIRST", TOO_MUCH)
+    monkeypatch.setattr(gradients, "FIRST_SCALE", TOO_MUCH)
     ready = ready_for("bert", tmp_path, "fp16")
     made = by_blocks(ready, [2])
     metrics = run_plan(ready, made, replace(TRAINING, rounds=10), tmp_path)

@@ -9,8 +9,7 @@ import pytest
 from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import LinkUse
 from fleetune.contracts.profile import CodecTime
-from fleetune.monitoring.stragglers import ROUNDS
-from fleetune.training.pace import PaceWatch
+from fleetune.training.pace import ROUNDS, PaceWatch
 from fleetune.training.task import TrainingTask
 from tests.support.clock import ticks
 from tests.support.clock.ticks import TICK_S, segment

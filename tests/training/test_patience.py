@@ -6,7 +6,7 @@ import pytest
 
 from fleetune.recovery.state import COLLECTING, FINISHING, RUNNING, State
 from fleetune.training.checkpoints import SAVING_AT_STOP_S, SAVING_S
-from fleetune.training.patience import MIN_PATIENCE_S, PATIENCE_AVERAGES, PATIENCE_ROUNDS, Patience
+from fleetune.training.liveness import MIN_PATIENCE_S, PATIENCE_AVERAGES, PATIENCE_ROUNDS, Patience
 from tests.support.recovery.conductors import conductor, running
 
 

@@ -12,11 +12,10 @@ from fleetune.errors import Refused
 from fleetune.program import parse_step
 from fleetune.training.averaging import Averages, parts_of
 from fleetune.training.collector import Collector
-from fleetune.training.exchange import Arrival, TransferKey
+from fleetune.training.exchange import Arrival, TransferKey, check_alike
 from fleetune.training.gradients import pack_norms, ring_all_reduce
 from fleetune.training.measurements import decode_rows
 from fleetune.training.optimizer import NamedOptimizer
-from fleetune.training.received import check_alike
 from fleetune.training.worker_group import check_report
 from tests.support.clock.ticks import plan, segment
 
