@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from fleetune.checks.structure import first_names
 from fleetune.clock import Clock
 from fleetune.clock.costs import PlacedSegment, segments_on
-from fleetune.contracts.device_actions import actions_of
 from fleetune.contracts.fleet import Fleet
-from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, parse_action
+from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of, parse_action
 from fleetune.contracts.profile import Profile
 from fleetune.program import program_of
 from fleetune.program.execution import carry_out

@@ -7,8 +7,7 @@ parameters or running statistics, and which segments of a lane share weights.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from fleetune.contracts.device_actions import actions_of
-from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Lane, Plan
+from fleetune.contracts.plan import AVERAGE, BACKWARD, FORWARD, REDUCE, UPDATE, Action, Lane, Plan, actions_of
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
 from fleetune.program import steps

@@ -6,9 +6,8 @@ import pytest
 
 from fleetune.clock import forecast
 from fleetune.contracts import json_io
-from fleetune.contracts.device_actions import actions_of
 from fleetune.contracts.metrics import Forecast
-from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share
+from fleetune.contracts.plan import DeviceOrder, Lane, Segment, Share, actions_of
 from fleetune.contracts.profile import Spread
 from fleetune.errors import Refused
 from tests.support.clock import fleets

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fleetune.contracts import json_io
-from fleetune.contracts.device_actions import actions_of
 from fleetune.contracts.plan import (
     Action,
     Gate,
@@ -16,6 +15,7 @@ from fleetune.contracts.plan import (
     Plan,
     Segment,
     Share,
+    actions_of,
     parse_action,
 )
 from fleetune.errors import Refused

@@ -6,8 +6,7 @@ from itertools import permutations, product
 import pytest
 
 from fleetune.clock import Clock
-from fleetune.contracts.device_actions import actions_of
-from fleetune.contracts.plan import PlanResult
+from fleetune.contracts.plan import PlanResult, actions_of
 from fleetune.errors import Infeasible, Refused
 from fleetune.planning import Problem, solve
 from fleetune.planning.revision import own

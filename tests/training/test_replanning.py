@@ -15,8 +15,8 @@ from fleetune.contracts.plan import LinkUse, Plan
 from fleetune.errors import Refused
 from fleetune.program.in_force import Moves, after_rounds
 from fleetune.training.commit_log import COMMITS, CommitLog, logged_beyond
+from fleetune.training.decisions import Replanner, least_largest
 from fleetune.training.measurements import busy_s, upload_s
-from fleetune.training.replanning import Replanner, least_largest
 from tests.support.clock import fleets, ticks
 from tests.support.clock.ticks import segment
 
