@@ -11,7 +11,7 @@ from fleetune.contracts.metrics import RoundMetrics
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.training import gradients
-from fleetune.training.gradients import FIRST, MOST_SCALE, UNSCALED, next_scale, step_scales
+from fleetune.training.gradients import FIRST_SCALE, MOST_SCALE, UNSCALED, next_scale, step_scales
 
 MODEL = ModelRequest(task="causal-lm", config={"model_type": "bert"}, mixed_precision="fp16")
 ROUND = RoundMetrics(round=0, loss=1.0, gradient_norm=None, learning_rate=1e-3, round_s=1.0)
@@ -25,11 +25,11 @@ def test_the_scale_is_that_of_gradscaler(seed: int, monkeypatch: pytest.MonkeyPa
     drawn = random.Random(seed)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    scaler = GradScaler("cpu", init_scale=FIRST, growth_interval=GROWS_AFTER)
+    scaler = GradScaler("cpu", init_scale=FIRST_SCALE, growth_interval=GROWS_AFTER)
     rounds: list[RoundMetrics] = []
     for number in range(60):
         scale = next_scale(MODEL, rounds)
-        assert scale == (scaler.get_scale() if rounds else FIRST)
+        assert scale == (scaler.get_scale() if rounds else FIRST_SCALE)
         overflows = scale >= MOST_SCALE or (scale > 2 and drawn.random() < 0.3)
         scaler.scale(parameter.sum()).backward()
         assert parameter.grad is not None

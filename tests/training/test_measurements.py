@@ -10,11 +10,9 @@ import pytest
 from fleetune.contracts.metrics import RoundMetrics, TimelineRow
 from fleetune.errors import Refused
 from fleetune.links.message import MAX_HEADER_BYTES
-from fleetune.training.exchange import ClockOffset
+from fleetune.training.exchange import DRIFT, MAX_SAMPLES, ClockOffset
 from fleetune.training.measurements import (
-    DRIFT,
     KEPT_ROUNDS,
-    MAX_SAMPLES,
     MeasuredRound,
     RoundMeasurements,
     decode_rows,
