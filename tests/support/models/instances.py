@@ -15,7 +15,7 @@ from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.randomness import RandomContext, unit_seed
 from fleetune.models.segment import SegmentRunner
-from fleetune.models.skeleton import base_skeleton, skeleton
+from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.unit_graph import record_units
 from fleetune.models.weights import WeightReader
@@ -50,7 +50,7 @@ class Recorded:
         """Return some units with their weights."""
         config = configuration(self.request, self.labels)
         made = SegmentRunner(self.graph, tuple(units), skeleton(config, self.request), CPU)
-        made.load(WeightReader(base_skeleton(config, self.request), None, self.start))
+        made.load(WeightReader(None, None, self.start))
         return made
 
 
