@@ -138,7 +138,7 @@ def _command(task: LocalTask, folder: Path, reads: tuple[Path, ...] = ()) -> Com
     return Command(
         module=MODULE,
         arguments=("--task", str(folder / TASK)),
-        preloads=() if task.answer == DIGEST else MODEL_MODULES,  # a stage has a server of these
+        preloads=MODEL_MODULES if task.answer == PREPARED else (),  # a stage has a server of these
         log=folder / LOG,
         reads=(folder, *reads),
         device_reads=(source,) if task.request.source not in BUILT_IN and source.is_absolute() else (),
