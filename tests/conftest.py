@@ -7,6 +7,7 @@ measured comes first, lest one process be left alone with it.
 
 import gc
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fleetune.launching.job import SPIN_COUNT
-from tests.support import left_out
+from tests.support import left_out, made_once
+from tests.support.cpu import Cpu
 from tests.support.left_out import LeftOut
 from tests.support.tiers import Tiers, changed_since, read_rules
 from tests.support.whole_run import WholeRun, keep_measured, measured_seconds
@@ -26,7 +28,6 @@ SERVICES = "tests/flows/service/"
 """Each process has a service for the files of this folder, as long as it runs one after another of them."""
 
 # Else a third of the collection goes into searching a million permanent objects for garbage.
-DEFAULT_GC_THRESHOLDS = gc.get_threshold()
 gc.set_threshold(100_000, 50, 100)
 
 # An example that a busy machine takes from the processor for 200 ms is no fault of what it tests.
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--changed-since", default="", metavar="COMMIT", help="of that, run what has changed since a commit"
     )
     group.addoption("--whole-run", action="store_true", help="show one line a minute, and a table at the end")
+    group.addoption("--cpu", default="", metavar="FILE", help="keep each test's processor seconds in a file (JSON)")
     group.addoption("--keep-measured", action="store_true", help="keep each test's seconds in tests/measured.json")
 
 
@@ -52,10 +54,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hear Ctrl-C even if started in a shell's background, where it is ignored: children inherit that, and some tests
     send it to them. Draw examples, and show a run, as its options say. Threads of torch leave a busy core soon."""
     os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # as in workers; read when torch is imported
+    if (made := made_once.begin()) is not None:
+        config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--first-tier"):
         settings.load_profile("same examples")
+    if config.getoption("--cpu"):
+        config.pluginmanager.register(Cpu(config), "cpu")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and config.getoption("--whole-run") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(WholeRun(reporter), "whole-run")
@@ -77,10 +83,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave out of later searches for garbage what was made so far."""
+    """Leave out of later searches for garbage what was made so far, and search less often than by default, which took
+    a thirtieth of all processor time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*DEFAULT_GC_THRESHOLDS)
+    gc.set_threshold(10_000, 10, 10)
 
 
 def _place(file: str, seconds: Mapping[str, float]) -> tuple[float, ...]:

@@ -21,7 +21,7 @@ from fleetune.models.pretrained import HEADS, Pretrained, quiet
 from fleetune.models.skeleton import base_skeleton, canonical_names, skeleton
 from fleetune.models.source import adapter_folder, source_folder
 from fleetune.models.start_adapter import refuse_other_settings, setting
-from fleetune.models.weights import MODULES_TO_SAVE, WeightReader, base_name, fill_model, pretrained_name
+from fleetune.models.weights import MODULES_TO_SAVE, base_name, fill_model, pretrained_name, weight_reader
 
 FILE_MODE = 0o644
 INIT_WEIGHTS = "start.safetensors"
@@ -68,7 +68,7 @@ def initial_model(config: PretrainedConfig, request: ModelRequest, start: Path, 
     """Return the whole model with exactly the weights that training starts from, in evaluation mode."""
     model = skeleton(config, request)
     names = canonical_names(model)
-    weights = WeightReader(base_skeleton(config, request), source_folder(request), start)
+    weights = weight_reader(config, request, start)
     fill_model(model, names, weights.read(set(names.values())))
     return model.to(device).eval()
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
+from fleetune.contracts.run_config import ModelRequest
 from fleetune.errors import Refused
 from fleetune.models.nf4 import as_held
 from fleetune.models.pretrained import Pretrained, opened
+from fleetune.models.skeleton import base_skeleton
+from fleetune.models.source import source_folder
 
 MODULES_TO_SAVE = ".modules_to_save.default."
 
@@ -33,8 +36,9 @@ def pretrained_name(name: str) -> str:
 class WeightReader:
     """Reads tensors from the initial weights first, then from the pretrained folder."""
 
-    def __init__(self, base: PreTrainedModel, folder: Path | None, start: Path) -> None:
-        self._pretrained = Pretrained(base, folder) if folder is not None else None
+    def __init__(self, base: PreTrainedModel | None, folder: Path | None, start: Path) -> None:
+        """base: what the pretrained folder, if there is one, holds the weights of."""
+        self._pretrained = Pretrained(base, folder) if base is not None and folder is not None else None
         self._start = start
 
     def read(self, names: Collection[str]) -> dict[str, torch.Tensor]:
@@ -53,6 +57,12 @@ class WeightReader:
         if missing:
             raise Refused(f"model: no file holds {missing[0]} (and {len(missing) - 1} more); the folder is incomplete")
         return found
+
+
+def weight_reader(config: PretrainedConfig, request: ModelRequest, start: Path) -> WeightReader:
+    """Return what reads the weights that training starts from; a model without a pretrained folder needs no base."""
+    folder = source_folder(request)
+    return WeightReader(None if folder is None else base_skeleton(config, request), folder, start)
 
 
 def assign_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:

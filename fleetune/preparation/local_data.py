@@ -29,7 +29,7 @@ from fleetune.data.local_data import (
 )
 from fleetune.data.prepared_data import PIXELS, LocalSource, PreparedData
 from fleetune.errors import Refused, TryAgain, by_exit_code
-from fleetune.launching import Command, Job, Sites, describe_exit, open_sites
+from fleetune.launching import MODEL_MODULES, Command, Job, Sites, describe_exit, open_sites
 from fleetune.launching.job import exit_code_after_output
 from fleetune.launching.placement import FleetPlacement
 from fleetune.launching.running_jobs import RunningJobs
@@ -138,6 +138,7 @@ def _command(task: LocalTask, folder: Path, reads: tuple[Path, ...] = ()) -> Com
     return Command(
         module=MODULE,
         arguments=("--task", str(folder / TASK)),
+        preloads=MODEL_MODULES if task.answer == PREPARED else (),  # a stage has a server of these
         log=folder / LOG,
         reads=(folder, *reads),
         device_reads=(source,) if task.request.source not in BUILT_IN and source.is_absolute() else (),

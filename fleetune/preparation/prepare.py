@@ -18,12 +18,12 @@ from fleetune.models.base_files import write_base_files
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
 from fleetune.models.model_inputs import input_spec
-from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
-from fleetune.models.source import adapter_folder, configuration, source_folder
+from fleetune.models.skeleton import saved_configuration, skeleton
+from fleetune.models.source import adapter_folder, configuration
 from fleetune.models.start_adapter import classes_of, other_base
 from fleetune.models.unit_graph import record_units
 from fleetune.models.units import refuse_tied_adapters
-from fleetune.models.weights import WeightReader
+from fleetune.models.weights import weight_reader
 from fleetune.preparation.activation_cache import CachedModel, cache_activations
 from fleetune.preparation.start_comparison import compare_start
 from fleetune.preparation.step_comparison import RECORDED_SAMPLES, compare_recorded
@@ -89,7 +89,7 @@ def _cache(task: PreparationTask, graph: Graph) -> None:
     model = CachedModel(
         graph=graph,
         module=lambda: skeleton(config, task.model),
-        weights=WeightReader(base_skeleton(config, task.model), source_folder(task.model), start),
+        weights=weight_reader(config, task.model, start),
         progress=task.progress,
     )
     left = cache_activations(model, task.data_folder)

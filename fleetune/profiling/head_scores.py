@@ -22,9 +22,8 @@ from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.loss import count_targets, loss_sum
 from fleetune.models.randomness import RandomContext
 from fleetune.models.segment import SegmentRunner, Values
-from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
-from fleetune.models.source import source_folder
-from fleetune.models.weights import WeightReader
+from fleetune.models.skeleton import saved_configuration, skeleton
+from fleetune.models.weights import weight_reader
 from fleetune.profiling.messages import LOADING, MEASURING, PROGRESS, Scores
 from fleetune.profiling.task import MeasureTask, ScoringTask
 
@@ -50,7 +49,7 @@ def score_heads(task: MeasureTask, scoring: ScoringTask, runtime_bytes: int, sen
             "of the fleet more memory or leave profile.scores out"
         )
     segment = SegmentRunner(graph, tuple(unit.name for unit in graph.units), skeleton(config, task.model), device)
-    segment.load(WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS))
+    segment.load(weight_reader(config, task.model, folder / INIT_WEIGHTS))
     segment.train()
     send({"event": MEASURING})
     accumulator, throttle = ScoreAccumulator(heads, segment.parameters), CpuThrottle(task.cores)

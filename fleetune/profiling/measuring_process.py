@@ -32,10 +32,9 @@ from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.loss import loss_sum
 from fleetune.models.segment import SegmentRunner, Values
-from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
-from fleetune.models.source import source_folder
+from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import state_by_unit
-from fleetune.models.weights import WeightReader
+from fleetune.models.weights import weight_reader
 from fleetune.profiling.between_passes import MessageWait, Shapes, update_times
 from fleetune.profiling.codec_timing import codec_times, feedback_s_per_byte
 from fleetune.profiling.gate_times import HeadedBlock, gate_times
@@ -111,7 +110,7 @@ def _measure(task: MeasureTask) -> None:
     shares = windows(needs, sizes[-1], budget_bytes)
 
     def load(units: list[str], gates: Mapping[str, str] | None = None) -> dict[str, SegmentRunner]:
-        weights = WeightReader(base_skeleton(config, task.model), source_folder(task.model), folder / INIT_WEIGHTS)
+        weights = weight_reader(config, task.model, folder / INIT_WEIGHTS)
         whole = skeleton(config, task.model)  # every unit takes its own modules out of it
         made = {unit: SegmentRunner(graph, (unit,), whole, device) for unit in units}
         for segment in made.values():

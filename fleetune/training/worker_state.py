@@ -25,10 +25,9 @@ from fleetune.models.decay import undecayed_parameters
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.segment import SegmentRunner
-from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
-from fleetune.models.source import source_folder
+from fleetune.models.skeleton import saved_configuration, skeleton
 from fleetune.models.units import state_by_unit, tied_parameters_by_unit
-from fleetune.models.weights import WeightReader
+from fleetune.models.weights import WeightReader, weight_reader
 from fleetune.program import DeviceProgram, Seat, lower, seats_of
 from fleetune.program.lower import averaging_device
 from fleetune.recovery.holdings import Attempt, UnitItems, Version
@@ -208,8 +207,7 @@ class ModelDescription:
 
     def weights(self) -> WeightReader:
         """Return what reads the weights that training starts from."""
-        base = base_skeleton(self.config, self.request)
-        return WeightReader(base, source_folder(self.request), self.folder / INIT_WEIGHTS)
+        return weight_reader(self.config, self.request, self.folder / INIT_WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 from tests.support.data.hub_tokenizers import TEXTS, hub_tokenizer, opened
 from tests.support.data.samples import json_lines
-from tests.support.preparation.instances import PreparedFolders, prepared_below
+from tests.support.preparation.instances import PreparedFolders, prepared_once
 from tests.support.training.model_families import ENCODER
 
 CLASSES, LANGUAGE = "sequence-classification", "causal-lm"
@@ -60,7 +60,7 @@ def trained(folder: Path, kind: str, written: str, task: str | None = None) -> t
     rows = [{"text": text, "label": "ab"[n % 2], "target": text[-8:]} for n, text in enumerate(TEXTS)]
     data = DataRequest(source=str(json_lines(folder / "rows.jsonl", rows)), max_length=32)
     request = ModelRequest(task=task or own, source=str(base), lora=lora)
-    _, folders = prepared_below(folder, request, data)
+    _, folders = prepared_once(folder, request, data)
     prepared, saved = PreparedData(folders.data), saved_configuration(folders.model / "model")
     made = export_model(saved, request, folders.model / INIT_WEIGHTS, {}, folder / "out")
     assert prepared.tokenizer is not None

@@ -32,7 +32,7 @@ from fleetune.profiling.messages import Scores, parse_scores
 from fleetune.profiling.profile import profile
 from fleetune.profiling.task import ProfilingTask, ScoringTask
 from fleetune.training.batches import Batches
-from tests.support.preparation.instances import prepared_below
+from tests.support.preparation.instances import prepared_once
 from tests.support.profiling.instances import Scripted, ScriptedJob, costs, measure_task, profiling_task
 from tests.support.training.model_families import BY_NAME, Family, data_request, model_request
 
@@ -48,7 +48,7 @@ class Ready:
     def __init__(self, folder: Path, family: Family = VIT, **changes: Any) -> None:
         self.folder = folder
         self.request: ModelRequest = model_request(family, dropout=False, **changes)
-        _, self.folders = prepared_below(folder, self.request, data_request(family, folder), SEED)
+        _, self.folders = prepared_once(folder, self.request, data_request(family, folder), SEED)
         self.graph = parse_graph((self.folders.model / "graph.json").read_bytes(), "graph")
         self.config = saved_configuration(self.folders.model / "model")
         self.heads = attention_heads(find_blocks(self.graph, self.skeleton(), self.config))

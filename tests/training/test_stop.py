@@ -3,9 +3,8 @@
 import functools
 import itertools
 import json
+import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,12 +20,14 @@ from fleetune.contracts.metrics import TimelineRow
 from fleetune.contracts.plan import Plan
 from fleetune.contracts.training_request import TrainingRequest
 from fleetune.errors import TryAgain
+from fleetune.launching import Command, ProcessLauncher
 from fleetune.recovery.holdings import Version
 from fleetune.training.exchange import FIRST_ATTEMPT, BrokenOff
 from fleetune.training.measurements import encode_rows
 from fleetune.training.optimizer import NamedOptimizer
 from fleetune.training.worker import outdated
 from fleetune.training.worker_group import WorkerGroup
+from fleetune.training.worker_modules import WORKER_MODULES
 from fleetune.training.worker_state import CommittedState
 from tests.support.training.ends import assert_same_bits
 from tests.support.training.fake_workers import FakeLauncher, FakeWorker
@@ -98,22 +99,28 @@ def test_sigterm_in_the_middle_of_the_stage_loses_no_round(
     reported, to the weights of a whole training.
     """
     made = plan(bert.units, [3], [[8], [8]])
-    command = [sys.executable, "-m", "stages.train", "--task", str(stage_task(bert, made, tmp_path / "cut", TRAINING))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stage:
-        assert stage.stdout is not None
-        lines = (json.loads(line) for line in stage.stdout)
-        next(line for line in lines if line.get("done") == SAMPLES)
-        processes = psutil.Process(stage.pid).children(recursive=True)
-        next(line for line in lines if line.get("done") == 4 * SAMPLES)
-        stage.send_signal(signal.SIGTERM)
-        *_, last = lines
-        assert stage.wait(END_S) == 75
-        assert len(processes) >= 2 and not psutil.wait_procs(processes, timeout=END_S)[1]
+    command = Command(  # as a flow starts it: forked, with a server of its own that forks its workers
+        module="stages.train",
+        arguments=("--task", str(stage_task(bert, made, tmp_path / "cut", TRAINING))),
+        preloads=WORKER_MODULES,
+        forks=True,
+        log=tmp_path / "log",
+    )
+    stage = ProcessLauncher().start(command)
+    lines = map(json.loads, stage.lines())
+    next(line for line in lines if line.get("done") == SAMPLES)
+    processes = psutil.Process(stage.pid).children(recursive=True)
+    next(line for line in lines if line.get("done") == 4 * SAMPLES)
+    os.kill(stage.pid, signal.SIGTERM)
+    *_, last = lines
+    assert stage.wait(END_S) == 75
+    assert len(processes) >= 2 and not psutil.wait_procs(processes, timeout=END_S)[1]
     committed = len((tmp_path / "cut" / "work" / "commits.jsonl").read_text().splitlines())
     assert 4 <= committed < TRAINING.rounds
     assert last["message"].startswith(f"ended after round {committed} of 9, with a checkpoint")
-    again = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_S, check=True)
-    resumed = next(line for line in map(json.loads, again.stdout.splitlines()) if line["event"] == "resumed")
+    again = ProcessLauncher().start(command)
+    resumed = next(line for line in map(json.loads, again.lines()) if line["event"] == "resumed")
+    assert again.wait(END_S) == 0
     assert resumed["text"].startswith(f"goes on from round {committed} of 9")
     assert_same_bits(whole(made), tmp_path / "cut")
 

@@ -1,5 +1,7 @@
 """Tiny models of every family, recorded without data or files, and plain torch models that are hard to record."""
 
+import functools
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +15,11 @@ from fleetune.models.graph import Graph, graph_text, parse_graph
 from fleetune.models.init_weights import initial_model, write_init_weights
 from fleetune.models.randomness import RandomContext, unit_seed
 from fleetune.models.segment import SegmentRunner
-from fleetune.models.skeleton import base_skeleton, skeleton
+from fleetune.models.skeleton import skeleton
 from fleetune.models.source import configuration
 from fleetune.models.unit_graph import record_units
 from fleetune.models.weights import WeightReader
+from tests.support.made_once import made_once
 from tests.support.training.model_families import IMAGE, LANGUAGE, Family, model_request
 
 CPU = torch.device("cpu")
@@ -47,31 +50,34 @@ class Recorded:
         """Return some units with their weights."""
         config = configuration(self.request, self.labels)
         made = SegmentRunner(self.graph, tuple(units), skeleton(config, self.request), CPU)
-        made.load(WeightReader(base_skeleton(config, self.request), None, self.start))
+        made.load(WeightReader(None, None, self.start))
         return made
 
 
 def recorded(family: Family, folder: Path, granularity: str = "block", **changes: object) -> Recorded:
     """Record a family once; every batch size runs from this recording.
 
-    What this process has recorded from the same request is taken again, with its initial weights copied.
+    What this run has recorded from the same request is taken again, with its initial weights copied.
     """
     request = model_request(family, dropout=True, granularity=granularity, **changes)
-    labels, start = () if family.task == LANGUAGE else LABELS, folder / "start.safetensors"
-    key = f"{family.task} {json_io.text(request)}"
-    if key not in _RECORDED:
+    labels = () if family.task == LANGUAGE else LABELS
+
+    def record(making: Path) -> None:
         config = configuration(request, labels)
-        module = skeleton(config, request)
-        made = record_units(module, batch(family, RECORDED), granularity, compute=request.compute)
-        write_init_weights(config, request, 3, start)
-        _RECORDED[key] = parse_graph(graph_text(made), "graph.json"), start.read_bytes()
-    graph, weights = _RECORDED[key]
+        samples = batch(family, RECORDED)
+        made = record_units(skeleton(config, request), samples, granularity, compute=request.compute)
+        (making / "graph.json").write_text(graph_text(made))
+        write_init_weights(config, request, 3, making / "start.safetensors")
+
+    made = made_once(f"recorded {family.task} {json_io.text(request)}", record)
     folder.mkdir(parents=True, exist_ok=True)
-    start.write_bytes(weights)
-    return Recorded(request, graph, start, labels)
+    start = Path(shutil.copy(made / "start.safetensors", folder))
+    return Recorded(request, _parsed(made / "graph.json"), start, labels)
 
 
-_RECORDED: dict[str, tuple[Graph, bytes]] = {}
+@functools.cache
+def _parsed(path: Path) -> Graph:
+    return parse_graph(path.read_bytes(), path.name)
 
 
 def batch(family: Family, samples: int) -> dict[str, torch.Tensor]:

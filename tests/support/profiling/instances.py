@@ -15,7 +15,7 @@ from fleetune.contracts.training_request import TrainingRequest
 from fleetune.launching import Command, LocalSites
 from fleetune.models.graph import Graph
 from fleetune.profiling.task import MeasureTask, ProfilingTask
-from tests.support.preparation.instances import PreparedFolders, prepared_below
+from tests.support.preparation.instances import PreparedFolders, prepared_once
 from tests.support.training.model_families import BY_NAME, data_request, model_request
 
 FAMILY = BY_NAME["bert"]
@@ -24,7 +24,7 @@ MODEL = model_request(FAMILY, dropout=True)
 
 def prepared(folder: Path) -> tuple[Graph, PreparedFolders]:
     """Data, graph, configuration and starting weights of a tiny BERT."""
-    return prepared_below(folder, MODEL, data_request(FAMILY, folder))
+    return prepared_once(folder, MODEL, data_request(FAMILY, folder))
 
 
 def measure_task(folders: PreparedFolders, **changes: Any) -> MeasureTask:
@@ -55,7 +55,7 @@ def profiling_task(
     """The task of the profile stage, with micro-batches of 6; prepares the model if it is not prepared yet."""
     folders = PreparedFolders.below(folder)
     if not folders.model.exists():
-        prepared_below(folder, model, data or data_request(FAMILY, folder))
+        prepared_once(folder, model, data or data_request(FAMILY, folder))
     fleet = Fleet(
         devices=tuple(
             Device(name=d, memory_bytes=8 << 30, cores=0.5, fingerprint="test", emulated=d == "bob") for d in devices

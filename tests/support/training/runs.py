@@ -1,9 +1,5 @@
 """Runs the partitioned runtime, for tests: in one process, or in separate ones over real links."""
 
-import atexit
-import hashlib
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,7 @@ from fleetune.models.graph import Graph
 from fleetune.training.coordinator import train
 from fleetune.training.task import TrainingTask
 from tests.support.links.in_memory import MemoryLinks
-from tests.support.preparation.instances import PreparedFolders, prepared_below
+from tests.support.preparation.instances import PreparedFolders, prepared_once
 from tests.support.training.in_one_process import ThreadLauncher
 
 MICRO_BATCH, MICRO_BATCHES = 8, 3
@@ -46,36 +42,9 @@ class Prepared:
 
 
 def prepared(model: ModelRequest, data: DataRequest, folder: Path, seed: int = 3) -> Prepared:
-    """Prepare model and data below a folder; several plans may train from the result.
-
-    What has been prepared in this process from the same requests and the same bytes is copied.
-    """
-    key = _content(model, data, seed)
-    if key not in _PREPARED:
-        made = Path(tempfile.mkdtemp(prefix="fleetune-prepared-"))
-        atexit.register(shutil.rmtree, made, ignore_errors=True)
-        graph, _ = prepared_below(made, model, data, seed)
-        _PREPARED[key] = (graph, made)
-    graph, made = _PREPARED[key]
-    shutil.copytree(made, folder, dirs_exist_ok=True)
-    return Prepared(graph, model, PreparedFolders.below(folder), seed)
-
-
-_PREPARED: dict[str, tuple[Graph, Path]] = {}
-
-
-def _content(model: ModelRequest, data: DataRequest, seed: int) -> str:
-    """Return a digest of all that preparation reads; files of a request count by their bytes."""
-    requests = [json_io.dump(model), json_io.dump(data)]
-    digest = hashlib.sha256(str(seed).encode())
-    for request in requests:
-        for name, value in request.items():
-            if isinstance(value, str) and Path(value).exists():
-                for file in sorted(path for path in (Path(value), *Path(value).rglob("*")) if path.is_file()):
-                    digest.update(f"{name} {file.relative_to(value)}\0".encode() + file.read_bytes())
-            else:
-                digest.update(f"{name} {value!r}\0".encode())
-    return digest.hexdigest()
+    """Prepare model and data below a folder; several plans may train from the result, which is made once a run."""
+    graph, folders = prepared_once(folder, model, data, seed)
+    return Prepared(graph, model, folders, seed)
 
 
 def plan(units: tuple[str, ...], cuts: list[int], shares: list[list[int]]) -> Plan:
