@@ -4,7 +4,7 @@ of plans that can be made, timed and drawn, but that workers do not run yet.
 
 from collections.abc import Collection, Iterator
 
-from fleetune.checks.order import deadlocks, order_faults, program_faults
+from fleetune.checks.order import order_faults, program_faults
 from fleetune.checks.structure import (
     first_names,
     forbidden_cuts,
@@ -63,11 +63,7 @@ def _malformed(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
     yield from unused_links(plan)
     yield from overcommitted_shares(plan)
     yield from wrong_backups(plan)
-    faults = list(order_faults(plan))
-    yield from faults
-    if not faults:
-        faults = list(deadlocks(plan, fleet, profile))
-        yield from faults or program_faults(plan, profile)
+    yield from list(order_faults(plan)) or program_faults(plan, profile)
 
 
 def _infeasible(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:

@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from fleetune.checks.structure import first_names
-from fleetune.clock import Clock
 from fleetune.clock.costs import PlacedSegment, segments_on
-from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Action, Plan, actions_of, parse_action
 from fleetune.contracts.profile import Profile
 from fleetune.program import program_of
@@ -29,18 +27,16 @@ def order_faults(plan: Plan) -> Iterator[str]:
         yield from _faults(plan, order.device, [parse_action(spelling) for spelling in order.actions], own)
 
 
-def deadlocks(plan: Plan, fleet: Fleet, profile: Profile) -> Iterator[str]:
-    """Yield a deadlock caused by orders or warm-ups, drawn with the blocked actions marked."""
-    waiting = Clock(fleet, profile).deadlocked(plan)
-    if waiting:
+def program_faults(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield what keeps the steps of all devices from ending: a wait for ever, or a message that nobody receives.
+
+    A deadlock caused by orders or warm-ups is drawn with the blocked actions marked.
+    """
+    outcome = carry_out(program_of(plan, profile))
+    if waiting := outcome.deadlocked:
         drawing = draw_orders(plan, waiting)
         yield f"its order deadlocks, {', '.join(waiting)} wait for ever{_hint(plan, waiting)}:\n{drawing}"
-
-
-def program_faults(plan: Plan, profile: Profile) -> Iterator[str]:
-    """Yield what keeps the steps of all devices from ending: a wait for ever, or a message that nobody receives."""
-    outcome = carry_out(program_of(plan, profile))
-    if outcome.waiting:
+    elif outcome.waiting:
         yield f"its steps never end: {first_names([str(each) for each in outcome.waiting])} wait for ever"
     if outcome.unreceived:
         yield f"its steps send what nobody receives: {first_names([str(each) for each in outcome.unreceived])}"

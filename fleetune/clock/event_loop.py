@@ -11,19 +11,20 @@ import numpy as np
 
 from fleetune.arrays import Ints
 from fleetune.errors import Refused
-from fleetune.jit import compiled, inner
+from fleetune.jit import inner
 
 STAGE_INDEX, LENGTH, FORWARD_NS, BACKWARD_NS, AWAITS, FIRST_ROUTE = 0, 1, 2, 3, 4, 6
 """Columns of `SimInput.member`: stage; number of tasks; ns of a forward and a backward; arrivals that a forward and a
 backward wait for; first route that a forward and a backward feed (a member's routes are contiguous)."""
-SENDER, RECEIVER, LETTER, RANK, HOLDS, LATENCY, BYTES = range(7)
+SENDER, RECEIVER, LETTER, RANK, HOLDS, LATENCY = range(6)
 """Columns of `SimInput.route`. RANK breaks ties: (lower of the two stages joined, sender's place, receiver's place).
 HOLDS: ns for which the transfer occupies both ports."""
 POSITION, COMPUTING, EGRESS, INGRESS, LISTED = range(5)
 """Columns of `SimState.member`: position of the next task; flags for a running task, busy ports, and membership in the
 list of candidates."""
-_EVENTS, _WAITING, TASKS, TRANSFERS, _CANDIDATES, _STALE = range(6)
-"""Entries of `SimState.sizes`; _STALE: no port was freed and no transfer queued since the last visit of the list."""
+_EVENTS, _WAITING, STARTED, _CANDIDATES, _STALE = range(5)
+"""Entries of `SimState.sizes`; STARTED: tasks and transfers; _STALE: no port was freed and no transfer
+queued since the last visit of the list."""
 _TASK, _PORTS, _ARRIVAL, _BOTH = range(4)
 _MAX_MICRO_BATCHES = (1 << 20) - 1
 """Bits of an event's code: 2 for its kind, 20 for the micro-batch, the rest for member or route."""
@@ -43,7 +44,7 @@ class SimInput(NamedTuple):
 
 
 class SimState(NamedTuple):
-    """Working memory of the loop, which afterwards holds the trace of the round."""
+    """Working memory of the loop, which afterwards says how far each member came, and when each stage ended."""
 
     sizes: Ints
     event: Ints
@@ -56,8 +57,8 @@ class SimState(NamedTuple):
     """Numbers of the members that may be able to start a task."""
     arrived: Ints
     """[member, coded task] number of arrivals."""
-    started: Ints
-    """[0 task or 1 transfer, number, 3]: member or route, position or micro-batch, start in ns."""
+    sent: Ints
+    """[route] end of the last transfer in ns."""
     ended: Ints
     """[stage] end of the last task in ns."""
 
@@ -73,7 +74,7 @@ def new_input(members: int, micro_batches: int, stages: int) -> SimInput:
         used=np.array([members, 0, micro_batches, stages]),
         member=np.zeros((members + 1, 8), np.int64),
         order=np.zeros((members, 2 * micro_batches), np.int64),
-        route=np.zeros((4 * members, 7), np.int64),
+        route=np.zeros((4 * members, 6), np.int64),
     )
 
 
@@ -81,18 +82,18 @@ def new_state(members: int, micro_batches: int, stages: int) -> SimState:
     """Allocate the state for an input of the same size."""
     transfers = 4 * members * micro_batches
     return SimState(
-        sizes=np.zeros(6, np.int64),
+        sizes=np.zeros(5, np.int64),
         event=np.zeros((members + 2 * transfers + 1, 2), np.int64),
         waiting=np.zeros((transfers + 1, 4), np.int64),
         member=np.zeros((members, 5), np.int64),
         candidates=np.zeros(members, np.int64),
         arrived=np.zeros((members, 2 * micro_batches), np.int64),
-        started=np.zeros((2, transfers, 3), np.int64),
+        sent=np.zeros(4 * members, np.int64),
         ended=np.zeros(stages, np.int64),
     )
 
 
-@compiled
+@inner
 def run_event_loop(inputs: SimInput, state: SimState) -> int:
     """Run until no event is left and return the time of the last one in ns.
 
@@ -188,14 +189,13 @@ def _start_transfers(inputs: SimInput, state: SimState, now: int) -> None:
             continue
         state.member[a, EGRESS] = state.member[b, INGRESS] = 1
         end, code = now + row[HOLDS], (r << 22) + (m << 2)
+        state.sent[r] = end
         if row[LATENCY] == 0:
             _push(state, end, code + _BOTH)
         else:
             _push(state, end, code + _PORTS)
             _push(state, end + row[LATENCY], code + _ARRIVAL)
-        span = state.started[1, state.sizes[TRANSFERS]]
-        span[0], span[1], span[2] = r, m, now
-        state.sizes[TRANSFERS] += 1
+        state.sizes[STARTED] += 1
     state.sizes[_WAITING] = kept
     state.sizes[_STALE] = 1
 
@@ -217,9 +217,7 @@ def _start_tasks(inputs: SimInput, state: SimState, now: int) -> None:
         member[COMPUTING] = 1
         member[POSITION] = at + 1
         _push(state, now + row[FORWARD_NS + letter], (g << 22) + ((code >> 1) << 2) + _TASK)
-        span = state.started[0, state.sizes[TASKS]]
-        span[0], span[1], span[2] = g, at, now
-        state.sizes[TASKS] += 1
+        state.sizes[STARTED] += 1
     state.sizes[_CANDIDATES] = 0
 
 

@@ -2,7 +2,7 @@
 
 `event_loop` implements the same rules compiled, for pipelines only, which planners simulate by the million. Here a
 device may have any tasks in any order, each of its own duration, and a transfer may wait for anything and start several
-tasks. Both give the same trace of a pipeline, to the nanosecond (a test).
+tasks. Both give the same time of a pipeline, to the nanosecond (a test).
 """
 
 from heapq import heappop, heappush

@@ -2,12 +2,14 @@
 
 A round ends with its gradients; the average over lanes that follows some rounds is forecast beside it.
 
-Chains of segments, which planners simulate by the million, run compiled (`pipeline_simulation`). Other plans are
-lowered to a task graph (`lowering`) and run in plain Python (`event_simulation`), by the same rules.
+A plan is lowered to a task graph (`lowering`), which runs in plain Python (`event_simulation`). Planners ask for the
+time of many chains of segments alone, which runs compiled (`pipeline_simulation`), by the same rules.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import pairwise, permutations
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,21 +25,25 @@ from fleetune.clock.costs import (
     remaining_shares,
 )
 from fleetune.clock.event_simulation import simulate_graph
-from fleetune.clock.gradient_sums import GradientSums
-from fleetune.clock.limits import check_countable, countable
+from fleetune.clock.gradient_sums import GradientSums, Seat
+from fleetune.clock.limits import countable
 from fleetune.clock.link_costs import lost_s_per_byte
-from fleetune.clock.lowering import LoweredPlan, PassKey, PassTimes, PlanLowering
+from fleetune.clock.lowering import LoweredPlan, PassesOf, PlanLowering
 from fleetune.clock.partial_passes import backward_shares, forward_shares
 from fleetune.clock.partial_rounds import in_full, partial_rounds
-from fleetune.clock.pipeline import Member, Order, Pipeline, PipelineStage, PipelineTrace
 from fleetune.clock.recompute import is_recomputed
 from fleetune.clock.spread import scaled_fleet, scaled_profile
-from fleetune.clock.timeline import backward_ends, chain_rows, graph_rows, link_bytes, sorted_rows
+from fleetune.clock.timeline import link_bytes, row_of, sorted_rows
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import DeviceAmount, Forecast, Interval, PartialRounds, TimelineRow
-from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, parse_action
+from fleetune.contracts.plan import BACKWARD, FORWARD, REDUCE, Lane, Plan, Segment, Share, parse_action
 from fleetune.contracts.profile import Profile
 from fleetune.errors import Refused
+from fleetune.program import program_of, sample_transfers
+from fleetune.program.execution import carry_out
+
+if TYPE_CHECKING:
+    from fleetune.clock.pipeline_arrays import PipelineArrays
 
 TIME_QUANTUM_S = 2.0**-40
 """Times of units are whole multiples of this quantum, about 1 ps. Their sums are exact up to two hours, so they do not
@@ -144,34 +150,35 @@ class Clock:
             found.append(np.rint(times * np.array(factors)[:, None] / TIME_QUANTUM_S) * TIME_QUANTUM_S)
         return found[0], found[1]
 
-    def pipeline(self, plan: Plan) -> Pipeline:
-        """Convert a chain to a Pipeline; its members stand in the order of `plan.devices`. Too long: Refused."""
-        lane, names = plan.lanes[0], plan.devices
-        for name in names:
-            self.fleet.device(name)
-        links = [[None if a == b else self._links[a, b] for b in names] for a in names]
-        found = Pipeline(
-            stages=tuple(self._stage(plan, lane, index) for index in range(len(lane.segments))),
-            micro_batches=plan.micro_batches,
-            bandwidth_bytes_per_s=tuple(tuple(link.bytes_per_s if link else 1.0 for link in row) for row in links),
-            latency_s=tuple(tuple(link.latency_s if link else 0.0 for link in row) for row in links),
-        )
-        check_countable(found, names)
-        return found
-
-    def lower(self, plan: Plan) -> LoweredPlan:
-        """Lower any plan to a task graph."""
+    def lower(self, plan: Plan, updates_ns: Mapping[str, int] | None = None) -> LoweredPlan:
+        """Lower a plan to a task graph, which begins with these optimizer steps of the round before."""
         for name in plan.devices:
             self.fleet.device(name)
-        return self._lower(plan, {})
+        return PlanLowering(plan, self.busy_fleet, self.profile, self._passes_s(plan), updates_ns or {}).lower()
 
     def round_s(self, plan: Plan) -> float:
         """Return the seconds of one round; cheaper than `forecast`, for comparing many plans."""
         if not plan.is_chain:
-            return self._simulate_graph(plan)[1]
-        if self.sums.shares_weights(plan):
-            return self._chain_round(plan)[1]
-        return self._simulate_chain(plan).round_ns / 1e9
+            return self._simulate(plan)[1]
+        from fleetune.clock.pipeline_simulation import DEADLOCK, simulate  # numba, half a second of some starts
+
+        orders = {
+            plan.devices.index(order.device): tuple(
+                (action.letter, action.micro_batch)
+                for action in map(parse_action, order.actions)
+                if action.letter in (FORWARD, BACKWARD)
+            )
+            for order in plan.order
+        }
+        played = simulate(self._layout(plan), orders)
+        if played.round_ns == DEADLOCK:
+            raise self._deadlock(plan)
+        if not self.sums.shares_weights(plan):
+            return played.round_ns / 1e9
+        sums_ns = {(plan.lanes[0].name, p): end_ns for p, end_ns in enumerate(played.ends_ns)}
+        sent = [(plan.devices[a], plan.devices[b], end_ns) for a, b, end_ns in played.sent]
+        _, there_ns = self.sums.of_tied(plan, program_of(plan, self.profile), sums_ns, sent)
+        return max(played.round_ns, there_ns) / 1e9
 
     def forecast(self, plan: Plan) -> Forecast:
         """Simulate one round and return its timeline, totals and memory.
@@ -217,14 +224,6 @@ class Clock:
         slow = Clock(scaled_fleet(self.fleet, 1), scaled_profile(self.profile, {d: s.high for d, s in spreads.items()}))
         return Interval(low_s=min(round_s, fast._timed(plan).round_s), high_s=max(round_s, slow._timed(plan).round_s))
 
-    def deadlocked(self, plan: Plan) -> dict[str, int]:
-        """Return device -> position among its forwards and backwards where it waits for ever; empty if all run."""
-        if not plan.is_chain:
-            lowered = self.lower(plan)
-            return {lowered.devices[device]: at for device, at in simulate_graph(lowered.graph).deadlocked.items()}
-        segments = plan.lanes[0].segments
-        return {segments[p].devices[place]: at for p, place, at in self._trace(plan).deadlocked}
-
     def memory_bytes(self, plan: Plan, device: str) -> int:
         """Return the peak bytes of `device` in this plan, the runtime's own included."""
         return device_bytes(plan, device, self.profile, average_bytes(plan, device, self.profile))
@@ -239,124 +238,141 @@ class Clock:
         has_backward = [backward_s[self._position(name)] > 0 for name in segment.units]
         return [run and has for run, has in zip(is_recomputed(segment.units), has_backward, strict=True)]
 
-    def _trace(self, plan: Plan) -> PipelineTrace:
-        from fleetune.clock.pipeline_simulation import simulate  # numba, half a second of a start that needs none
-
-        return simulate(self.pipeline(plan))
-
-    def _simulate_chain(self, plan: Plan) -> PipelineTrace:
-        trace = self._trace(plan)
-        if trace.deadlocked:
-            stage, place, position = trace.deadlocked[0]
-            raise _deadlock(plan.lanes[0].segments[stage].devices[place], position)
-        return trace
-
     def _timed(self, plan: Plan) -> _TimedRound:
         """Simulate one round, after the commit and the optimizer steps of the one before, where these are known."""
         if updates := updates_ns(plan, self.profile):
-            rows, after_commit_s = self._simulate_graph(plan, updates)
+            rows, after_commit_s = self._simulate(plan, updates)
             first_ns = min(nanoseconds(row.start_s) for row in rows)
             round_s = (nanoseconds(after_commit_s) - first_ns) / 1e9
             return _TimedRound(earlier(rows, first_ns), round_s, after_commit_s + commit_s(plan, self.profile))
-        if not plan.is_chain:
-            return _TimedRound(*self._simulate_graph(plan), 0.0)
-        return _TimedRound(*self._chain_round(plan), 0.0)
+        if plan.is_chain:
+            self._layout(plan)  # refused where it cannot be counted
+        return _TimedRound(*self._simulate(plan), 0.0)
 
-    def _chain_round(self, plan: Plan) -> tuple[tuple[TimelineRow, ...], float]:
-        """Return timeline and seconds of one round of a chain."""
-        trace, lane = self._simulate_chain(plan), plan.lanes[0]
-        rows = chain_rows(lane, trace, [self.sums.summed_bytes(segment) for segment in lane.segments])
-        return self._with_tied(plan, rows, trace.round_ns / 1e9)
-
-    def _with_tied(
-        self, plan: Plan, rows: tuple[TimelineRow, ...], round_s: float
-    ) -> tuple[tuple[TimelineRow, ...], float]:
-        """Return timeline and seconds of a round with the sums of weights that segments share."""
-        tied, there_s = self.sums.of_tied(plan, rows)
-        return (sorted_rows((*rows, *tied), plan.devices) if tied else rows), max(round_s, there_s)
-
-    def _lower(self, plan: Plan, updates: Mapping[str, int]) -> LoweredPlan:
-        for name in plan.devices:
-            self.fleet.device(name)
-        return PlanLowering(plan, self.busy_fleet, self.profile, self._costs(plan), updates).lower()
-
-    def _simulate_graph(
-        self, plan: Plan, updates: Mapping[str, int] | None = None
-    ) -> tuple[tuple[TimelineRow, ...], float]:
+    def _simulate(self, plan: Plan, updates: Mapping[str, int] | None = None) -> tuple[tuple[TimelineRow, ...], float]:
         """Return timeline and seconds of one round of any plan, from the start of `updates`. Refused: a deadlock."""
-        lowered = self._lower(plan, updates or {})
+        lowered = self.lower(plan, updates)
         trace = simulate_graph(lowered.graph)
-        for device, position in trace.deadlocked.items():
-            name = lowered.devices[device]
-            raise _deadlock(name, position - (name in (updates or {})))
-        ends = backward_ends(lowered, trace)
-        reduced = self.sums.of_groups(plan, ends, measured=bool(updates))
-        ends_ns = [trace.end_ns, *(one.end_ns for one in reduced)]
-        return self._with_tied(plan, graph_rows(plan, lowered, trace, reduced), max(ends_ns) / 1e9)
+        if trace.deadlocked:
+            raise self._deadlock(plan)
+        ends_ns: dict[Seat, int] = {}
+        rows = []
+        for number, span in trace.tasks.items():
+            if number >= len(lowered.tasks):
+                continue  # an optimizer step
+            device, action = lowered.tasks[number]
+            rows.append(row_of(device, action, span))
+            if action.letter == BACKWARD:
+                seat = (action.lane, action.segment)
+                ends_ns[seat] = max(ends_ns.get(seat, 0), span[1])
+        sent = []
+        for number, span in trace.transfers.items():
+            source, target, action, size, _ = lowered.transfers[number]
+            rows.append(row_of(f"{source}>{target}", action, span, size))
+            sent.append((source, target, span[1]))
+        reduces, sums_ns = self.sums.of_groups(plan, ends_ns, measured=bool(updates))
+        tied, there_ns = self.sums.of_tied(plan, lowered.program, sums_ns, sent)
+        round_ns = max(trace.end_ns, there_ns, *sums_ns.values())
+        return sorted_rows((*rows, *reduces, *tied), plan.devices), round_ns / 1e9
 
-    def _costs(self, plan: Plan) -> dict[PassKey, PassTimes]:
-        """Return the seconds of every pass; backward passes end at the first trained unit."""
+    def _deadlock(self, plan: Plan) -> Refused:
+        device, position = next(iter(carry_out(program_of(plan, self.profile)).deadlocked.items()))
+        return Refused(
+            f"plan: the order deadlocks; {device} waits for ever at action {position + 1} of its order "
+            "(`fleetune.checks` draws it)"
+        )
+
+    def _passes_s(self, plan: Plan) -> dict[PassesOf, list[tuple[float, float]]]:
+        """Return the seconds of every forward and backward, which ends at the first trained unit."""
         shares = remaining_shares(plan.gates, self.profile)
         left = {
             name: gated_times(shares, self.profile, self.profile.times_of(name).gates) if shares else {}
             for name in plan.devices
         }
-        costs = {}
-        for at, lane in enumerate(plan.lanes):
+        found = {}
+        for lane in plan.lanes:
+            many = plan.micro_batches_of(lane)
             for index, segment in enumerate(lane.segments):
-                first = min((segment.units.index(name) for name in segment.trains), default=0)
-                trained, places = set(map(self._position, segment.trains)), list(map(self._position, segment.units))
                 for share in segment.shares:
-                    forward, backward = self.unit_times(share.device, share.samples)
-                    gated, own = left[share.device], self.segment_times(share.device, share.samples, places, trained)
-                    for m in range(plan.micro_batches_of(lane)):
-                        parts = [gated[name][m] if name in gated else (1.0, 1.0) for name in segment.units]
-                        at_work = [(k, *part) for k, part in zip(places, parts, strict=True)]
-                        again = self.runs_again(segment, backward)
-                        costs[PassKey(at, index, share.device, m)] = PassTimes(
-                            sum(unit_s * there for unit_s, (_, there, _) in zip(own[0], at_work, strict=True)),
-                            sum(
-                                unit_s * back + forward[k] * there * runs
-                                for (k, there, back), unit_s, runs in list(zip(at_work, own[1], again, strict=True))[
-                                    first:
-                                ]
-                            ),
-                        )
-        return costs
+                    if gated := left[share.device]:
+                        of_each = [{unit: rows[m] for unit, rows in gated.items()} for m in range(many)]
+                        both_s = [self._pass_s(segment, share, each) for each in of_each]
+                    else:
+                        both_s = [self._pass_s(segment, share, {})] * many
+                    found[lane.name, index, share.device] = both_s
+        return found
 
-    def _stage(self, plan: Plan, lane: Lane, index: int) -> PipelineStage:
-        segment = lane.segments[index]
-        positions = [self._position(name) for name in segment.units]
-        before, after = self._cut(lane, index - 1), self._cut(lane, index)
-        members = []
-        for place, share in enumerate(segment.shares):
-            forward, backward = self.unit_times(share.device, share.samples)
-            lost_s = self._lost_s_per_byte[share.device] * share.samples
-            forward_s = sum(forward[k] for k in positions) + lost_s * (before.output + after.output)
-            again_s = sum(
-                forward[k] for k, run in zip(positions, self.runs_again(segment, backward), strict=True) if run
-            )
-            backward_s = sum(backward[k] for k in positions) + again_s + lost_s * (before.gradient + after.gradient)
-            members.append(
-                Member(
-                    device=plan.devices.index(share.device),
-                    samples=share.samples,
-                    forward_ns=nanoseconds(forward_s),
-                    backward_ns=nanoseconds(backward_s),
-                    order=_given_order(plan, segment.devices[place]),
-                )
-            )
-        return PipelineStage(
-            members=tuple(members),
-            warmup=segment.warmup,
-            trainable_bytes=self.sums.summed_bytes(segment),
-            output_bytes=after.output,
-            gradient_bytes=after.gradient,
+    def _pass_s(self, segment: Segment, share: Share, gated: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+        """Return the seconds of a forward and a backward. gated: unit -> shares of both that its gates leave."""
+        first = min((segment.units.index(name) for name in segment.trains), default=0)
+        trained, places = set(map(self._position, segment.trains)), list(map(self._position, segment.units))
+        forward_s, backward_s = self.unit_times(share.device, share.samples)
+        own = self.segment_times(share.device, share.samples, places, trained)
+        left = [gated.get(name, (1.0, 1.0)) for name in segment.units]
+        again = self.runs_again(segment, backward_s)
+        back = list(zip(places, own[1], left, again, strict=True))[first:]
+        return (
+            sum(unit_s * there for unit_s, (there, _) in zip(own[0], left, strict=True)),
+            sum(unit_s * back_share + forward_s[k] * there * runs for k, unit_s, (there, back_share), runs in back),
         )
 
+    def _layout(self, plan: Plan) -> "PipelineArrays":
+        """Return a chain as arrays; its members stand in the order of `plan.devices`. Too long: Refused."""
+        from fleetune.clock.pipeline_arrays import FIRST, new_arrays
+
+        names, (lane,) = plan.devices, plan.lanes
+        for name in names:
+            self.fleet.device(name)
+        links = [[None if a == b else self._links[a, b] for b in names] for a in names]
+        link = np.array([[(one.bytes_per_s, one.latency_s) if one else (1.0, 0.0) for one in row] for row in links])
+        layout = new_arrays(len(names), len(lane.segments), link)
+        layout.size[:] = len(lane.segments), plan.micro_batches
+        members: list[tuple[int, int, int, int]] = []
+        before = CutBytes(0, 0)
+        for p, segment in enumerate(lane.segments):
+            after, first = self._cut(lane, p), len(members)
+            for share in segment.shares:
+                forward_s, backward_s = self._pass_s(segment, share, {})
+                lost_s = self._lost_s_per_byte[share.device] * share.samples
+                forward_ns = nanoseconds(forward_s + lost_s * (before.output + after.output))
+                backward_ns = nanoseconds(backward_s + lost_s * (before.gradient + after.gradient))
+                members.append((len(members), share.samples, forward_ns, backward_ns))
+            layout.stage[p] = first, segment.warmup, self.sums.summed_bytes(segment), *after
+            before = after
+        self._check_countable(plan, [sum(both_ns) for _, _, *both_ns in members])
+        layout.stage[len(lane.segments), FIRST] = len(members)
+        layout.member[:] = members
+        return layout
+
+    def _check_countable(self, plan: Plan, passes_ns: Sequence[int]) -> None:
+        """Refuse a chain whose work and traffic in sequence cannot be counted, naming what takes longest.
+
+        passes_ns: of the devices, a forward and a backward.
+        """
+        (lane,), many = plan.lanes, plan.micro_batches
+        found = defaultdict[str, float](float)
+        for device, lasts_ns in zip(plan.devices, passes_ns, strict=True):
+            found[f"device {device}"] += many * lasts_ns / 1e9
+
+        def message_s(a: str, b: str, size: float) -> float:
+            return self._links[a, b].latency_s + size / self._links[a, b].bytes_per_s
+
+        for segment in lane.segments:
+            if (count := len(segment.devices)) > 1:
+                part = self.sums.summed_bytes(segment) / count
+                ring_s = {(a, b): message_s(a, b, part) for a, b in permutations(segment.devices, 2)}
+                slowest = max(ring_s, key=ring_s.__getitem__)
+                found[f"link {slowest[0]}>{slowest[1]}"] += 2 * (count - 1) * ring_s[slowest]
+        for index, (low, high) in enumerate(pairwise(lane.segments)):
+            there, back = self._cut(lane, index)
+            for each in sample_transfers(low, high):
+                for a, b, size in ((each.source, each.target, there), (each.target, each.source, back)):
+                    found[f"link {a}>{b}"] += many * message_s(a, b, each.samples * size)
+        countable(max(found, key=found.__getitem__), sum(found.values()))
+
     def _cut(self, lane: Lane, index: int) -> CutBytes:
-        """Return the bytes that cross the cut after a segment; 0 at both ends of the lane."""
-        if index < 0 or index == len(lane.segments) - 1:
+        """Return the bytes that cross the cut after a segment; 0 after the last one."""
+        if index == len(lane.segments) - 1:
             return CutBytes(0, 0)
         last = self.profile.units[self._position(lane.segments[index].units[-1])]
         return CutBytes(last.output_bytes, last.gradient_bytes)
@@ -365,19 +381,3 @@ class Clock:
         if unit not in self._positions:
             raise Refused(f"plan: unit {unit!r} is not in the profile; profile the model again")
         return self._positions[unit]
-
-
-def _deadlock(device: str, position: int) -> Refused:
-    return Refused(
-        f"plan: the order deadlocks; {device} waits for ever at action {position + 1} of its order "
-        "(`fleetune.checks` draws it)"
-    )
-
-
-def _given_order(plan: Plan, device: str) -> Order | None:
-    """Return the forwards and backwards of an explicit order; None without one. All-reduces follow implicitly."""
-    for order in plan.order:
-        if order.device == device:
-            actions = [parse_action(spelling) for spelling in order.actions]
-            return tuple((a.letter, a.micro_batch) for a in actions if a.letter in (FORWARD, BACKWARD))
-    return None

@@ -1,21 +1,24 @@
 """Sums of gradients at the end of a round: all-reduces of groups, and of weights that several segments share."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 from fleetune.clock.between_rounds import BOTH_WAYS
 from fleetune.clock.costs import nanoseconds
 from fleetune.clock.limits import countable
 from fleetune.clock.link_costs import frame_s_per_byte, links_of_their_own, ring_cpu_s
-from fleetune.clock.timeline import AllReduce
+from fleetune.clock.timeline import row_of
 from fleetune.contracts.fleet import Fleet, Link
 from fleetune.contracts.link_frames import FRAME_BYTES, ring_slices
 from fleetune.contracts.metrics import TimelineRow
-from fleetune.contracts.plan import BACKWARD, REDUCE, Plan, Segment, parse_action
+from fleetune.contracts.plan import REDUCE, Action, Plan, Segment
 from fleetune.contracts.profile import Profile
-from fleetune.program import program_of, steps
+from fleetune.program import Program, steps
 
-_Seat = tuple[str, int]
+Seat = tuple[str, int]
 """Lane and segment."""
+Sent = tuple[str, str, int]
+"""Sender and receiver of messages, and the ns at which they have left."""
 
 
 class GradientSums:
@@ -33,45 +36,48 @@ class GradientSums:
         every = sum(self._trainable[name] for name in segment.trained)  # planners ask for it by the million
         return every - self._profile.repeated_bytes(segment.trained)
 
-    def of_groups(self, plan: Plan, ends: Mapping[tuple[int, int], int], measured: bool) -> list[AllReduce]:
-        """Return the all-reduce of each group, from the end of its slowest member; none if the plan has a collector.
+    def of_groups(
+        self, plan: Plan, ends_ns: Mapping[Seat, int], measured: bool
+    ) -> tuple[list[TimelineRow], dict[Seat, int]]:
+        """Return the all-reduce of each group, from the end of its slowest member, and when each seat's gradients are
+        there; a collector's plan has none. A row has the bytes that a member sends to the next one.
 
-        ends: lane and segment -> ns at which its last backward ends.
+        ends_ns: at which the last backward of a seat ends.
         """
-        found = []
-        for (at, index), end_ns in ends.items():
-            segment = plan.lanes[at].segments[index]
-            if len(segment.devices) > 1 and not plan.collector:
-                lasts_ns = self.ring_ns(segment, measured)
-                found.append(AllReduce(at, index, end_ns, end_ns + lasts_ns, self.summed_bytes(segment)))
-        return found
+        found, sums_ns = [], dict(ends_ns)
+        segments = {lane.name: lane.segments for lane in plan.lanes}
+        for (lane, index), end_ns in ends_ns.items():
+            segment = segments[lane][index]
+            count = len(segment.devices)
+            if count > 1 and not plan.collector:
+                sums_ns[lane, index] = end_ns + self.ring_ns(segment, measured)
+                size = math.ceil(2 * (count - 1) * self.summed_bytes(segment) / count)
+                action = Action(lane=lane, segment=index, letter=REDUCE, micro_batch=0)
+                found += [row_of(name, action, (end_ns, sums_ns[lane, index]), size) for name in segment.devices]
+        return found, sums_ns
 
-    def of_tied(self, plan: Plan, rows: Iterable[TimelineRow]) -> tuple[list[TimelineRow], float]:
+    def of_tied(
+        self, plan: Plan, program: Program, sums_ns: Mapping[Seat, int], sent: Iterable[Sent]
+    ) -> tuple[list[TimelineRow], int]:
         """Return the messages with gradients of weights that several segments of a lane share, and when all are there.
 
-        rows: of the round without them. A device sends each to one member of every other segment that has the weight,
-        one after the other but over links of their own, as soon as its own group's sum is done and what it has sent
-        before has left.
+        sums_ns: at which the gradients of a seat are there. sent: what devices have sent before. A device sends each
+        weight to one member of every other segment that has it, one after the other but over links of their own, as
+        soon as its own group's sum is done and what it has sent before has left.
         """
         if not self.shares_weights(plan):
-            return [], 0.0
+            return [], 0
         segments = {lane.name: lane.segments for lane in plan.lanes}
-        sums: dict[_Seat, int] = {}
         free_ns: dict[tuple[str, str], int] = {}
 
         def port(source: str, target: str) -> tuple[str, str]:
             return (source, target) if (source, target) in self._alone else (source, "")
 
-        for row in rows:
-            action, end_ns = parse_action(row.action), nanoseconds(row.end_s)
-            if row.is_transfer:
-                used = port(*row.device.split(">"))
-                free_ns[used] = max(free_ns.get(used, 0), end_ns)
-            elif action.letter in (BACKWARD, REDUCE):
-                seat = (action.lane, action.segment)
-                sums[seat] = max(sums.get(seat, 0), end_ns)
+        for source, target, end_ns in sent:
+            used = port(source, target)
+            free_ns[used] = max(free_ns.get(used, 0), end_ns)
         found, last_ns = [], 0
-        for own in program_of(plan, self._profile):
+        for own in program:
             for step in own.round:
                 action = step.action
                 if step.kind != steps.SEND or action.letter != REDUCE or step.peer == own.device:
@@ -81,21 +87,12 @@ class GradientSums:
                 shared = frozenset.intersection(*map(self._names, ends))
                 size = sum(self._profile.tied_bytes.get(name, 0) for name in shared)
                 used = port(own.device, step.peer)
-                start_ns = max(free_ns.get(used, 0), sums.get((action.lane, action.segment), 0))
-                holds_s = countable(f"link {own.device}>{step.peer}", size / link.bytes_per_s)
-                free_ns[used] = start_ns + nanoseconds(holds_s)
+                start_ns = max(free_ns.get(used, 0), sums_ns[action.lane, action.segment])
+                name = f"{own.device}>{step.peer}"
+                free_ns[used] = start_ns + nanoseconds(countable(f"link {name}", size / link.bytes_per_s))
                 last_ns = max(last_ns, free_ns[used] + nanoseconds(link.latency_s))
-                found.append(
-                    TimelineRow(
-                        device=f"{own.device}>{step.peer}",
-                        lane=action.lane,
-                        action=str(action),
-                        start_s=start_ns / 1e9,
-                        end_s=free_ns[used] / 1e9,
-                        bytes=size,
-                    )
-                )
-        return found, last_ns / 1e9
+                found.append(row_of(name, action, (start_ns, free_ns[used]), size))
+        return found, last_ns
 
     def shares_weights(self, plan: Plan) -> bool:
         """Return whether two segments of a lane share a trained weight, and sum its gradients themselves."""

@@ -103,15 +103,14 @@ def _fill_member_routes(layout: PipelineArrays, inputs: SimInput, g: int, p: int
         route, link = inputs.route[inputs.used[1]], layout.link[layout.member[g, DEVICE], layout.member[h, DEVICE]]
         inputs.used[1] += 1
         route[event_loop.SENDER], route[event_loop.RECEIVER], route[event_loop.LETTER] = g, h, letter
-        route[event_loop.BYTES] = overlap * layout.stage[low, OUTPUT + letter]
-        route[event_loop.HOLDS] = np.int64(np.rint(route[event_loop.BYTES] / link[0] * 1e9))
+        route[event_loop.HOLDS] = np.int64(np.rint(overlap * layout.stage[low, OUTPUT + letter] / link[0] * 1e9))
         route[event_loop.LATENCY] = np.int64(np.rint(link[1] * 1e9))
         here, there = g - layout.stage[p, FIRST], h - layout.stage[other, FIRST]
         route[event_loop.RANK] = (low * places + here) * places + there
         inputs.member[h, event_loop.AWAITS + letter] += 1
 
 
-@compiled
+@inner
 def all_reduce_ns(layout: PipelineArrays, p: int) -> int:
     """Return the duration of stage p's ring all-reduce in ns; 0 for a single member.
 

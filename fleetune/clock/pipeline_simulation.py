@@ -1,9 +1,10 @@
 """The exact event simulation of one round of a pipeline, on whole nanoseconds.
 
-A device runs its tasks one at a time in order. A forward starts when the inputs of all its samples have arrived, a
-backward when the gradients of all its samples have (on the last stage only the order binds). A transfer occupies the
-sender's egress port and the receiver's ingress port, and arrives one latency after it has released both. At each
-instant
+A stage is a paper's pipeline stage (a segment in a plan): its members share every micro-batch by samples, and a cut
+lies between neighbouring stages. A device runs its tasks one at a time in order. A forward starts when the inputs of
+all its samples have arrived, a backward when the gradients of all its samples have (on the last stage only the order
+binds). A transfer occupies the sender's egress port and the receiver's ingress port, and arrives one latency after it
+has released both. At each instant
 
 1. everything that ends then is handled;
 2. the waiting transfers are visited once, in order of (time they became ready, micro-batch, lower of the two stages
@@ -13,95 +14,78 @@ instant
 
 and what these end at the same instant is handled next in the same way. When all members of a stage have ended, a stage
 of several members runs a ring all-reduce, which occupies no port. The round ends when everything has ended.
+
+`event_simulation` has the same rules for any plan, and says when each task and transfer starts; here only the time of
+the round is found, which planners want by the million.
 """
 
-import numpy as np
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from fleetune.clock import event_loop
-from fleetune.clock import pipeline_arrays as columns
-from fleetune.clock.event_loop import TASKS, TRANSFERS, SimInput, SimState, new_input, new_state, run_event_loop
-from fleetune.clock.pipeline import AllReduceSpan, Order, Pipeline, PipelineTrace, TaskSpan, TransferSpan
-from fleetune.clock.pipeline_arrays import PipelineArrays, all_reduce_ns, fill_input, new_arrays
+from fleetune.clock.event_loop import (
+    LENGTH,
+    POSITION,
+    RECEIVER,
+    SENDER,
+    SimInput,
+    SimState,
+    new_input,
+    new_state,
+    run_event_loop,
+)
+from fleetune.clock.pipeline_arrays import FIRST, PipelineArrays, all_reduce_ns, fill_input
 from fleetune.errors import Refused
+from fleetune.jit import compiled
 
-_LETTERS = "FB"
+Order = tuple[tuple[str, int], ...]
+"""Explicit order of a member: ("F" or "B", micro-batch) of each task."""
+DEADLOCK = -1
 
 
-def simulate(pipeline: Pipeline) -> PipelineTrace:
-    """Simulate one round; the spans are in order of their start."""
-    arrays = _arrays_of(pipeline)
-    members = [(p, place) for p, stage in enumerate(pipeline.stages) for place in range(len(stage.members))]
-    inputs = new_input(len(members), pipeline.micro_batches, len(pipeline.stages))
-    fill_input(arrays, inputs)
-    for g, (p, place) in enumerate(members):
-        _give_order(inputs, g, pipeline.stages[p].members[place].order)
-    state = new_state(len(members), pipeline.micro_batches, len(pipeline.stages))
-    now = int(run_event_loop(inputs, state))
-    reached, length = state.member[:, event_loop.POSITION].tolist(), inputs.member[:, event_loop.LENGTH].tolist()
-    deadlocked = tuple((*members[g], reached[g]) for g in range(len(members)) if reached[g] < length[g])
-    reduces = () if deadlocked else tuple(_all_reduces(pipeline, arrays, state))
-    ends = [now, *(reduce.end_ns for reduce in reduces)]
-    return PipelineTrace(
-        max(ends), _tasks(members, inputs, state), _transfers(members, inputs, state), reduces, deadlocked
+class Played(NamedTuple):
+    """What a simulated round has shown."""
+
+    round_ns: int
+    """DEADLOCK if it never ends."""
+    ends_ns: list[int]
+    """[stage] end of the last task, all-reduce included."""
+    sent: list[tuple[int, int, int]]
+    """Sender, receiver, and the ns at which the last transfer between them has left, each way of each cut."""
+
+
+def simulate(layout: PipelineArrays, orders: Mapping[int, Order]) -> Played:
+    """Simulate one round.
+
+    orders: of the members that do not run one-forward-one-backward with the stage's warm-up. Refused: too many tasks,
+    or unknown micro-batches.
+    """
+    stages, micro_batches = layout.size.tolist()
+    members = int(layout.stage[stages, FIRST])
+    inputs, state = new_input(members, micro_batches, stages), new_state(members, micro_batches, stages)
+    fill_input(layout, inputs)
+    for g, order in orders.items():
+        if len(order) > 2 * micro_batches or any(not 0 <= m < micro_batches for _, m in order):
+            raise Refused(
+                f"order: {len(order)} tasks are given for {micro_batches} micro-batches; give each micro-batch's "
+                "forward and backward once"
+            )
+        inputs.order[g, : len(order)] = [2 * m + "FB".index(letter) for letter, m in order]
+        inputs.member[g, LENGTH] = len(order)
+    round_ns = int(play(layout, inputs, state))
+    routes = zip(inputs.route[: inputs.used[1]].tolist(), state.sent.tolist(), strict=False)
+    return Played(
+        round_ns, state.ended.tolist(), [(route[SENDER], route[RECEIVER], end_ns) for route, end_ns in routes]
     )
 
 
-def _arrays_of(pipeline: Pipeline) -> PipelineArrays:
-    members = [member for stage in pipeline.stages for member in stage.members]
-    arrays = new_arrays(
-        len(members),
-        len(pipeline.stages),
-        np.stack([np.array(pipeline.bandwidth_bytes_per_s), np.array(pipeline.latency_s)], axis=-1).astype(np.float64),
-    )
-    arrays.size[:] = len(pipeline.stages), pipeline.micro_batches
-    arrays.stage[1:, columns.FIRST] = np.cumsum([len(stage.members) for stage in pipeline.stages])
-    for g, member in enumerate(members):
-        arrays.member[g] = member.device, member.samples, member.forward_ns, member.backward_ns
-    for p, stage in enumerate(pipeline.stages):
-        row = stage.warmup, stage.trainable_bytes, stage.output_bytes, stage.gradient_bytes
-        arrays.stage[p, columns.WARMUP :] = row
-    return arrays
-
-
-def _give_order(inputs: SimInput, g: int, order: Order | None) -> None:
-    """Replace the 1F1B order of member g. Refused: too many tasks, or unknown micro-batches."""
-    if order is None:
-        return
-    micro_batches = int(inputs.used[2])
-    if len(order) > 2 * micro_batches or any(not 0 <= m < micro_batches for _, m in order):
-        raise Refused(
-            f"order: {len(order)} tasks are given for {micro_batches} micro-batches; give each micro-batch's forward "
-            "and backward once"
-        )
-    inputs.order[g, : len(order)] = [2 * m + _LETTERS.index(letter) for letter, m in order]
-    inputs.member[g, event_loop.LENGTH] = len(order)
-
-
-def _tasks(members: list[tuple[int, int]], inputs: SimInput, state: SimState) -> tuple[TaskSpan, ...]:
-    rows = []
-    for g, at, start_ns in state.started[0, : state.sizes[TASKS]].tolist():
-        code = int(inputs.order[g, at])
-        end_ns = start_ns + int(inputs.member[g, event_loop.FORWARD_NS + code % 2])
-        p, place = members[g]
-        rows.append(TaskSpan(p, place, _LETTERS[code % 2], code // 2, start_ns, end_ns))
-    return tuple(rows)
-
-
-def _transfers(members: list[tuple[int, int]], inputs: SimInput, state: SimState) -> tuple[TransferSpan, ...]:
-    rows = []
-    routes = inputs.route.tolist()
-    for r, m, start_ns in state.started[1, : state.sizes[TRANSFERS]].tolist():
-        sender, receiver, letter, _, holds_ns, latency_ns, size = routes[r]
-        end_ns = start_ns + holds_ns
-        ends = members[sender], members[receiver]
-        rows.append(TransferSpan(*ends, _LETTERS[letter], m, size, start_ns, end_ns, end_ns + latency_ns))
-    return tuple(rows)
-
-
-def _all_reduces(pipeline: Pipeline, arrays: PipelineArrays, state: SimState) -> list[AllReduceSpan]:
-    """Return the all-reduce of each stage of several members, from the end of its slowest member."""
-    return [
-        AllReduceSpan(p, int(state.ended[p]), int(state.ended[p]) + int(all_reduce_ns(arrays, p)))
-        for p, stage in enumerate(pipeline.stages)
-        if len(stage.members) > 1
-    ]
+@compiled
+def play(layout: PipelineArrays, inputs: SimInput, state: SimState) -> int:
+    """Return the nanoseconds of a round whose routes and orders are filled in, or DEADLOCK."""
+    ends = run_event_loop(inputs, state)
+    for g in range(inputs.used[0]):
+        if state.member[g, POSITION] < inputs.member[g, LENGTH]:
+            return DEADLOCK
+    for p in range(layout.size[0]):
+        state.ended[p] += all_reduce_ns(layout, p)
+        ends = max(ends, state.ended[p])
+    return int(ends)

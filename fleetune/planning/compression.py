@@ -110,7 +110,7 @@ def _saves(use: LinkUse, coded_s: Mapping[tuple[str, str], float], dense_s: Mapp
 
 def _masks(plan: Plan, clock: Clock, uses: Mapping[tuple[str, str], LinkUse]) -> dict[tuple[str, str], LinkUse]:
     """Links whose gradients answer values in top-k, with its mask."""
-    answered = {(t.source, t.target) for t in clock.lower(plan).transfers if t.letter == FORWARD}
+    answered = {(t.source, t.target) for t in clock.lower(plan).transfers if t.action.letter == FORWARD}
     found = {}
     for (source, target), use in uses.items():
         if use.codec == TOP_K and (source, target) in answered:
@@ -125,7 +125,7 @@ def _link_loads(plan: Plan, clock: Clock) -> tuple[Mapping[tuple[str, str], floa
     seconds: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], int] = {}
     for transfer in clock.lower(plan).transfers:
-        if transfer.micro_batch == 0 and transfer.letter in (FORWARD, BACKWARD):
+        if transfer.action.micro_batch == 0 and transfer.action.letter in (FORWARD, BACKWARD):
             pair = (transfer.source, transfer.target)
             link = clock.fleet.link(*pair)
             sending_s = transfer.bytes / (link.bytes_per_s * shares.get(pair, 1.0))
@@ -322,7 +322,7 @@ class _Assignments:
         self._known: dict[tuple[Choice, ...], tuple[int, float, float]] = {}
         sent = clock.lower(plan).transfers
         self.links = tuple(
-            dict.fromkeys(Link(t.source, t.target) for t in sent if t.letter in (FORWARD, BACKWARD) and t.bytes)
+            dict.fromkeys(Link(t.source, t.target) for t in sent if t.action.letter in (FORWARD, BACKWARD) and t.bytes)
         )
 
     def plan_with(self, assigned: Sequence[Choice]) -> Plan:
@@ -380,5 +380,5 @@ class _Assignments:
         return sum(
             transfer.bytes / rate + transfer.coding_s
             for transfer in self._clock.lower(one).transfers
-            if (transfer.source, transfer.target) == link and transfer.micro_batch == 0
+            if (transfer.source, transfer.target) == link and transfer.action.micro_batch == 0
         )

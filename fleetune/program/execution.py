@@ -1,4 +1,4 @@
-"""A program carried out without times or tensors: who waits for ever, what nobody receives, what a seat keeps.
+"""A program carried out without times or tensors: who waits for ever, and what nobody receives.
 
 Sends never block, as in training. A receive waits until the other end has sent, a `reduce` until every member of its
 group has come to it. That finds every deadlock: no step makes another impossible, so the order in which devices are
@@ -6,9 +6,10 @@ taken changes nothing.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from fleetune.contracts.plan import BACKWARD, FORWARD, Action
+from fleetune.contracts.plan import Action
 from fleetune.program import steps
 from fleetune.program.steps import DeviceProgram, Program, Step, average_steps
 
@@ -32,6 +33,8 @@ class Outcome(NamedTuple):
     waiting: tuple[Waiting, ...]
     unreceived: tuple[Waiting, ...]
     """Sends without a receive, with their devices."""
+    deadlocked: Mapping[str, int]
+    """Device -> how many of its forwards and backwards it has done before it waits for ever for the next one."""
 
 
 class _Message(NamedTuple):
@@ -71,19 +74,9 @@ def carry_out(program: Program) -> Outcome:
     left = tuple(
         Waiting(m.sender, Step(m.kind, m.action, (m.receiver,), m.first, m.end, m.shared)) for m in sent.elements()
     )
-    return Outcome(waiting, () if waiting else left)
-
-
-def kept_micro_batches(own: DeviceProgram) -> dict[tuple[str, int], int]:
-    """Return (lane, segment) -> the most micro-batches that a device keeps there between forward and backward."""
-    now: Counter[tuple[str, int]] = Counter()
-    most: dict[tuple[str, int], int] = {}
-    for step in own.round:
-        if step.kind == steps.RUN:
-            seat = (step.action.lane, step.action.segment)
-            now[seat] += (step.action.letter == FORWARD) - (step.action.letter == BACKWARD)
-            most[seat] = max(most.get(seat, 0), now[seat])
-    return most
+    passes = {device: [line.step.kind == steps.RUN for line in own] for device, own in lines.items()}
+    deadlocked = {d: sum(own[: reached[d]]) for d, own in passes.items() if any(own[reached[d] :])}
+    return Outcome(waiting, () if waiting else left, deadlocked)
 
 
 def _lines(own: DeviceProgram) -> list[_PlacedStep]:

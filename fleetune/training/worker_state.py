@@ -25,7 +25,7 @@ from fleetune.models.decay import undecayed_parameters
 from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.segment import SegmentRunner
-from fleetune.models.skeleton import saved_configuration, skeleton
+from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.units import state_by_unit, tied_parameters_by_unit
 from fleetune.models.weights import WeightReader, weight_reader
 from fleetune.program import DeviceProgram, Seat, lower, seats_of

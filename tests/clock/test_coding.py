@@ -10,16 +10,16 @@ from fleetune.clock import Clock, forecast
 from fleetune.clock.coding import Coding
 from fleetune.clock.costs import nanoseconds
 from fleetune.clock.link_costs import lost_s_per_byte
-from fleetune.clock.pipeline import Pipeline
-from fleetune.clock.pipeline_simulation import simulate
 from fleetune.clock.spread import scaled_profile
-from fleetune.clock.timeline import chain_rows
 from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.link_codecs import CODECS, DENSE, FORWARD_MASK, wire_bytes
-from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan
+from fleetune.contracts.plan import BACKWARD, FORWARD, LinkUse, Plan, parse_action
 from fleetune.contracts.profile import CodecTime, DeviceTimes, Profile
 from fleetune.errors import Refused
-from tests.support.clock import ticks
+from fleetune.program import program_of
+from fleetune.program.execution import carry_out
+from tests.support.clock import reference, ticks
+from tests.support.clock.pipelines import Member, Pipeline, PipelineStage, spans
 from tests.support.clock.plans import chains, with_neutral_link
 from tests.support.clock.ticks import TICK_S, drawn, picture, segment
 
@@ -164,22 +164,25 @@ def test_both_simulations_agree_on_chains_with_codecs(
     names = plan.devices
     uses = tuple(LinkUse(source=a, target=b, codec="int8") for a in names for b in names if a != b)
     clock = Clock(fleet, profile)
-    if len(names) < 2 or clock.deadlocked(plan):
+    if len(names) < 2 or carry_out(program_of(plan, profile)).deadlocked:
         return
-    trace = simulate(_as_dense(clock, plan, profile, fleet))
-    trained = [clock.sums.summed_bytes(segment) for segment in plan.lanes[0].segments]
+    round_ns, log = reference.play(_as_dense(clock, plan, profile, fleet))
     found = clock.forecast(replace(plan, links=uses))
-    assert found.rows == chain_rows(plan.lanes[0], trace, trained)
-    assert found.round_s == trace.round_ns / 1e9
+    segments = enumerate(plan.lanes[0].segments)
+    seats = {name: (p, place) for p, segment in segments for place, name in enumerate(segment.devices)}
+    assert spans(found.rows, seats) == log
+    assert found.round_s == round_ns / 1e9
 
 
 def _as_dense(clock: Clock, plan: Plan, profile: Profile, fleet: Fleet) -> Pipeline:
     """The pipeline of a chain with int8 on all links, whose numbers are worked out here once more."""
-    dense, made, before = clock.pipeline(plan), [], (0, 0)
-    for stage, placed in zip(dense.stages, plan.lanes[0].segments, strict=True):
-        after = (stage.output_bytes, stage.gradient_bytes)
+    made, before, segments = [], (0, 0), plan.lanes[0].segments
+    orders = {order.device: tuple(map(parse_action, order.actions)) for order in plan.order}
+    for placed in segments:
+        last = profile.unit(placed.units[-1])
+        after = (0, 0) if placed is segments[-1] else (last.output_bytes, last.gradient_bytes)
         members = []
-        for member, share in zip(stage.members, placed.shares, strict=True):
+        for share in placed.shares:
             time = profile.times_of(share.device).codec_time("int8")
             lost = lost_s_per_byte(fleet.device(share.device))
             forward, backward = (sum(t) for t in _units(clock, plan, placed.units, share))
@@ -192,11 +195,18 @@ def _as_dense(clock: Clock, plan: Plan, profile: Profile, fleet: Fleet) -> Pipel
                 nanoseconds(seconds + lost * share.samples * moved + share.samples * code)
                 for seconds, moved, code in zip((forward, backward), (got + sent, back + returned), codes, strict=True)
             ]
-            members.append(replace(member, forward_ns=ends[0], backward_ns=ends[1]))
-        wire = {"output_bytes": _wire(after[0]), "gradient_bytes": _wire(after[1])}
-        made.append(replace(stage, members=tuple(members), **wire))
+            order = tuple((action.letter, action.micro_batch) for action in orders.get(share.device, ()))
+            members.append(Member(plan.devices.index(share.device), share.samples, ends[0], ends[1], order))
+        sizes = clock.sums.summed_bytes(placed), _wire(after[0]), _wire(after[1])
+        made.append(PipelineStage(tuple(members), placed.warmup, *sizes))
         before = after
-    return replace(dense, stages=tuple(made))
+    links = [[None if a == b else fleet.link(a, b) for b in plan.devices] for a in plan.devices]
+    return Pipeline(
+        tuple(made),
+        plan.micro_batches,
+        tuple(tuple(link.bytes_per_s if link else 1.0 for link in row) for row in links),
+        tuple(tuple(link.latency_s if link else 0.0 for link in row) for row in links),
+    )
 
 
 def _units(clock: Clock, plan: Plan, units: tuple[str, ...], share: object) -> list[list[float]]:

@@ -12,7 +12,7 @@ import numpy as np
 from fleetune.arrays import Ints
 from fleetune.clock import event_loop
 from fleetune.clock import pipeline_arrays as columns
-from fleetune.clock.event_loop import SimInput, SimState, new_input, new_state, run_event_loop
+from fleetune.clock.event_loop import SimInput, SimState, new_input, new_state
 from fleetune.clock.pipeline_arrays import (
     BACKWARD_NS,
     FIRST,
@@ -24,6 +24,7 @@ from fleetune.clock.pipeline_arrays import (
     fill_routes,
     new_arrays,
 )
+from fleetune.clock.pipeline_simulation import DEADLOCK, play
 from fleetune.jit import compiled, inner
 from fleetune.solving.hpp.draft import Draft, DraftStage
 from fleetune.solving.hpp.instance import ACTIVATION, GRADIENT, OUTPUT, TRAINABLE, Instance, InstanceArrays
@@ -133,21 +134,16 @@ def copy(source: Candidate, target: Candidate) -> None:
 @compiled
 def score(arrays: InstanceArrays, candidate: Candidate, evaluator: Evaluator, limit: int) -> int:
     """Score of the candidate, or WORST_SCORE where it is proven not to be below `limit`."""
-    layout, stages = evaluator.layout, candidate.size[0]
+    layout = evaluator.layout
     bound = lower_bound(arrays, candidate, evaluator)
     if bound >= limit:
         return WORST_SCORE
     if bound >= OUT_OF_MEMORY:
         return bound
     fill_orders(layout, evaluator.inputs)
-    ends = run_event_loop(evaluator.inputs, evaluator.state)
-    evaluator.work[0] += evaluator.state.sizes[event_loop.TASKS] + evaluator.state.sizes[event_loop.TRANSFERS]
-    for g in range(candidate.first[stages]):
-        if evaluator.state.member[g, event_loop.POSITION] < evaluator.inputs.member[g, event_loop.LENGTH]:
-            return WORST_SCORE
-    for p in range(stages):
-        ends = max(ends, evaluator.state.ended[p] + all_reduce_ns(layout, p))
-    return int(ends)
+    round_ns = play(layout, evaluator.inputs, evaluator.state)
+    evaluator.work[0] += evaluator.state.sizes[event_loop.STARTED]
+    return WORST_SCORE if round_ns == DEADLOCK else round_ns
 
 
 @inner

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fleetune.arrays import Floats
-from fleetune.clock import Member, Pipeline
-from fleetune.clock import PipelineStage as ClockStage
 from fleetune.clock.costs import nanoseconds
-from fleetune.clock.pipeline_simulation import simulate
+from fleetune.clock.pipeline_arrays import FIRST, PipelineArrays, new_arrays
+from fleetune.clock.pipeline_simulation import DEADLOCK, simulate
 from fleetune.errors import Infeasible
 from fleetune.solving.hpp.chain_cuts import run_edges
 from fleetune.solving.hpp.instance import Instance, fastest_devices
@@ -74,7 +73,7 @@ def single_stage_draft(instance: Instance, method: str, devices: Sequence[int], 
 
 def evaluate(instance: Instance, draft: Draft) -> DraftCost:
     """Simulate a round of the draft and compare peak memory with every device's budget."""
-    played = simulate(pipeline_of(instance, draft))
+    round_ns = simulate(layout_of(instance, draft), {}).round_ns
     memory = tuple(
         tuple(peak_bytes(instance, stage, k, samples) for samples in stage.samples)
         for stage, k in zip(draft.stages, draft.warmups, strict=True)
@@ -86,7 +85,7 @@ def evaluate(instance: Instance, draft: Draft) -> DraftCost:
     ]
     worst = max(shortfalls, key=lambda each: each.missing_bytes)
     return DraftCost(
-        round_s=math.inf if played.deadlocked else played.round_ns / 1e9,
+        round_s=math.inf if round_ns == DEADLOCK else round_ns / 1e9,
         formula_round_s=formula_round_s(instance, draft.stages),
         memory_bytes=memory,
         shortfall=worst if worst.missing_bytes > 0 else None,
@@ -99,35 +98,20 @@ def peak_bytes(instance: Instance, stage: DraftStage, warmup: int, samples: int)
     return int(instance.bytes.peak(stage.first, stage.end, kept_samples, len(stage.devices)))
 
 
-def pipeline_of(instance: Instance, draft: Draft) -> Pipeline:
+def layout_of(instance: Instance, draft: Draft) -> PipelineArrays:
     """The draft as input of the simulation; task times are sums over layers, rounded once to nanoseconds."""
-    return Pipeline(
-        stages=tuple(_stage(instance, stage, k) for stage, k in zip(draft.stages, draft.warmups, strict=True)),
-        micro_batches=instance.micro_batches,
-        bandwidth_bytes_per_s=tuple(tuple(row) for row in instance.bandwidth.tolist()),
-        latency_s=tuple(tuple(row) for row in instance.latency_s.tolist()),
-    )
-
-
-def _stage(instance: Instance, stage: DraftStage, warmup: int) -> ClockStage:
-    members = [_member(instance, stage, *member) for member in zip(stage.devices, stage.samples, strict=True)]
-    return ClockStage(
-        members=tuple(members),
-        warmup=warmup,
-        trainable_bytes=int(instance.trainable_bytes[stage.end] - instance.trainable_bytes[stage.first]),
-        output_bytes=int(instance.output_bytes[stage.end]),
-        gradient_bytes=int(instance.gradient_bytes[stage.end]),
-    )
-
-
-def _member(instance: Instance, stage: DraftStage, device: int, samples: int) -> Member:
-    forward_s, backward_s = instance.seconds(device, samples, stage.first, stage.end)
-    return Member(
-        device=device,
-        samples=samples,
-        forward_ns=nanoseconds(forward_s),
-        backward_ns=nanoseconds(backward_s),
-    )
+    layout = new_arrays(sum(len(stage.devices) for stage in draft.stages), len(draft.stages), instance.arrays.link)
+    layout.size[:] = len(draft.stages), instance.micro_batches
+    at = 0
+    for p, (first, end, devices, samples) in enumerate(draft.stages):
+        trainable = instance.trainable_bytes[end] - instance.trainable_bytes[first]
+        layout.stage[p] = at, draft.warmups[p], trainable, instance.output_bytes[end], instance.gradient_bytes[end]
+        for device, many in zip(devices, samples, strict=True):
+            seconds = instance.seconds(device, many, first, end)
+            layout.member[at] = device, many, *map(nanoseconds, seconds)
+            at += 1
+    layout.stage[len(draft.stages), FIRST] = at
+    return layout
 
 
 class _Steps:

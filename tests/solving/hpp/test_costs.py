@@ -13,7 +13,7 @@ from fleetune.clock.pipeline_simulation import simulate
 from fleetune.errors import Infeasible
 from fleetune.jit import compiled
 from fleetune.solving.hpp.candidate import OUT_OF_MEMORY, WORST_SCORE, candidate_of, new_evaluator, score, to_draft
-from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate, hetpipe_bytes, pipeline_of, synchronous_bytes
+from fleetune.solving.hpp.draft import Draft, DraftStage, evaluate, hetpipe_bytes, layout_of, synchronous_bytes
 from fleetune.solving.hpp.instance import Instance, InstanceArrays, Span
 from fleetune.solving.hpp.methods import SUMMARIES
 from fleetune.solving.hpp.problem import Problem
@@ -79,7 +79,7 @@ def test_the_compiled_score_equals_the_simulation(given: tuple[Problem, Draft], 
         evaluate(instance, draft),
     )
     if cost.shortfall is None:
-        assert found == simulate(pipeline_of(instance, draft)).round_ns == round(cost.round_s * 1e9)
+        assert found == simulate(layout_of(instance, draft), {}).round_ns == round(cost.round_s * 1e9)
         return
     lacking = sum(
         max(0, peak - problem.devices[device].memory_bytes)

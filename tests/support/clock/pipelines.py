@@ -1,11 +1,115 @@
-"""Small pipelines in ticks of 1 ns, by hand and from hypothesis, and their traces as text."""
+"""Small pipelines in ticks of 1 ns, by hand and from hypothesis, as the compiled simulation's input and as plans."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
 from hypothesis import strategies as st
 
-from fleetune.clock import Member, Pipeline, PipelineStage, PipelineTrace
+from fleetune.clock.pipeline_arrays import FIRST, PipelineArrays, new_arrays
+from fleetune.contracts.fleet import Fleet, Link
+from fleetune.contracts.metrics import TimelineRow
+from fleetune.contracts.plan import REDUCE, Plan, Segment, Share, parse_action
+from fleetune.contracts.profile import DeviceTimes, Profile
+from tests.support.clock import fleets, ticks
 
 TICK_BYTES_PER_S = 1e9
 """One byte per tick."""
+
+
+class Member(NamedTuple):
+    """A device of a stage: its number, its samples of every micro-batch, and its ticks."""
+
+    device: int
+    samples: int
+    forward_ns: int
+    backward_ns: int
+    order: tuple[tuple[str, int], ...] = ()
+    """Empty: one-forward-one-backward."""
+
+
+class PipelineStage(NamedTuple):
+    """Devices that run the same layers, and the bytes that they sum, send on, and send back across the same cut."""
+
+    members: tuple[Member, ...]
+    warmup: int
+    trainable_bytes: int
+    output_bytes: int = 0
+    gradient_bytes: int = 0
+
+
+class Pipeline(NamedTuple):
+    """Stages, micro-batches, and links as [from][to]."""
+
+    stages: tuple[PipelineStage, ...]
+    micro_batches: int
+    bandwidth_bytes_per_s: tuple[tuple[float, ...], ...]
+    latency_s: tuple[tuple[float, ...], ...]
+
+
+def layout_of(pipeline: Pipeline) -> PipelineArrays:
+    """The pipeline as input of the compiled simulation."""
+    members = [member for stage in pipeline.stages for member in stage.members]
+    link = np.stack([np.array(pipeline.bandwidth_bytes_per_s), np.array(pipeline.latency_s)], axis=-1)
+    layout = new_arrays(len(members), len(pipeline.stages), link)
+    layout.size[:] = len(pipeline.stages), pipeline.micro_batches
+    layout.stage[1:, FIRST] = np.cumsum([len(stage.members) for stage in pipeline.stages])
+    for p, (_, *numbers) in enumerate(pipeline.stages):
+        layout.stage[p, FIRST + 1 :] = numbers
+    layout.member[:] = [member[:4] for member in members]
+    return layout
+
+
+def planned(pipeline: Pipeline) -> tuple[Plan, Fleet, Profile]:
+    """The pipeline as a plan of one unit a stage, on devices named by stage and place."""
+    names = [f"{p}.{place}" for p, stage in enumerate(pipeline.stages) for place in range(len(stage.members))]
+    batch = sum(member.samples for member in pipeline.stages[0].members)
+    segments, times, places = [], [], iter(names)
+    for p, stage in enumerate(pipeline.stages):
+        shares = []
+        for member in stage.members:
+            name = next(places)
+            shares.append(Share(device=name, samples=member.samples))
+            forward_s, backward_s = (
+                tuple((value * ticks.TICK_S * (k == p),) * batch for k in range(len(pipeline.stages)))
+                for value in (member.forward_ns, member.backward_ns)
+            )
+            times.append(DeviceTimes(device=name, runtime_bytes=0, forward_s=forward_s, backward_s=backward_s))
+        segments.append(Segment(units=(f"u{p}",), shares=tuple(shares), warmup=stage.warmup))
+    units = tuple(
+        ticks.unit(f"u{p}", trained=stage.trainable_bytes, out=stage.output_bytes, back=stage.gradient_bytes)
+        for p, stage in enumerate(pipeline.stages)
+    )
+    links = tuple(
+        Link(source=a, target=b, latency_s=pipeline.latency_s[i][j], bytes_per_s=pipeline.bandwidth_bytes_per_s[i][j])
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        if a != b
+    )
+    return (
+        ticks.plan({"main": segments}, micro_batches=pipeline.micro_batches),
+        Fleet(devices=tuple(map(fleets.device, names)), links=links),
+        Profile(model="ticks", units=units, batch_sizes=tuple(range(1, batch + 1)), times=tuple(times)),
+    )
+
+
+def seat_of(name: str) -> tuple[int, int]:
+    """Stage and place of a device of `planned`."""
+    stage, place = name.split(".")
+    return int(stage), int(place)
+
+
+def spans(rows: Iterable[TimelineRow], seats: Mapping[str, tuple[int, int]] | None = None) -> set[tuple[Any, ...]]:
+    """Passes and transfers of a timeline as the reference logs them. seats: of devices that `planned` has not named."""
+    found = set()
+    for row in rows:
+        action, ends = parse_action(row.action), (ticks.ticks(row.start_s), ticks.ticks(row.end_s))
+        held = [seats[name] if seats else seat_of(name) for name in row.device.split(">")]
+        if row.is_transfer:
+            found.add(("transfer", *held, action.letter, action.micro_batch, row.bytes, *ends))
+        elif action.letter != REDUCE:
+            found.add(("task", *held[0], action.letter, action.micro_batch, *ends))
+    return found
 
 
 def uniform(
@@ -82,30 +186,3 @@ def _deal(draw: st.DrawFn, batch: int) -> list[int]:
     cuts = sorted(draw(st.sets(st.integers(1, batch - 1), min_size=parts - 1, max_size=parts - 1))) if parts > 1 else []
     edges = [0, *cuts, batch]
     return [b - a for a, b in zip(edges, edges[1:], strict=False)]
-
-
-def picture(simulation: PipelineTrace, width: int) -> list[str]:
-    """Rows of work first (`0` is a stage's only device, `1.2` place 2 of stage 1), then rows of links (`0>1`)."""
-    rows: dict[str, list[str]] = {}
-    for task in simulation.tasks:
-        _draw(rows, _seat(task.stage, task.place), task.letter, task.micro_batch, (task.start_ns, task.end_ns), width)
-    for t in simulation.transfers:
-        name = f"{_seat(*t.sender)}>{_seat(*t.receiver)}"
-        _draw(rows, name, t.letter, t.micro_batch, (t.start_ns, t.end_ns), width)
-    for reduce in simulation.reduces:
-        rows[f"R{reduce.stage}"] = list("." * width)
-        rows[f"R{reduce.stage}"][reduce.start_ns : reduce.end_ns] = "R" * (reduce.end_ns - reduce.start_ns)
-    return [f"{name:>7} {''.join(rows[name])}" for name in sorted(rows, key=lambda n: (">" in n, n))]
-
-
-def _seat(stage: int, place: int) -> str:
-    return f"{stage}.{place}"
-
-
-def _draw(
-    rows: dict[str, list[str]], name: str, letter: str, micro_batch: int, span: tuple[int, int], width: int
-) -> None:
-    row = rows.setdefault(name, list("." * width))
-    mark = str(micro_batch) if letter == "F" else "abcdefghij"[micro_batch]
-    assert all(cell == "." for cell in row[span[0] : span[1]]), f"{name} does two things at once"
-    row[span[0] : span[1]] = mark * (span[1] - span[0])

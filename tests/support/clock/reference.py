@@ -3,7 +3,7 @@ code."""
 
 from typing import Any
 
-from fleetune.clock import Pipeline
+from tests.support.clock.pipelines import Pipeline
 
 
 def order_of(warmup: int, micro_batches: int) -> list[tuple[str, int]]:
@@ -21,7 +21,7 @@ def order_of(warmup: int, micro_batches: int) -> list[tuple[str, int]]:
 
 def play(pipeline: Pipeline) -> tuple[int, set[tuple[Any, ...]]]:
     """Simulate a round: its ns, and every ("task", stage, place, letter, m, start, end) and ("transfer", sender,
-    ...)."""
+    receiver, letter, m, bytes, start, end)."""
     world = _World(pipeline)
     now = 0
     world.instant(now)
@@ -42,7 +42,7 @@ class _World:
             for place, member in enumerate(stage.members):
                 self.holds[p, place] = set(range(first, first + member.samples))
                 first += member.samples
-                self.todo[p, place] = order_of(stage.warmup, pipeline.micro_batches)
+                self.todo[p, place] = list(member.order) or order_of(stage.warmup, pipeline.micro_batches)
         self.running: dict[tuple[int, int], tuple[int, str, int]] = {}
         self.waiting: list[tuple[Any, ...]] = []
         self.on_the_wire: list[tuple[int, int, tuple[int, int], tuple[int, int], str, int]] = []
@@ -114,7 +114,7 @@ class _World:
             end = now + round(size * 1e9 / self.pipeline.bandwidth_bytes_per_s[a][b])
             arrival = end + round(self.pipeline.latency_s[a][b] * 1e9)
             self.on_the_wire.append((end, arrival, sender, receiver, letter, m))
-            self.log.add(("transfer", sender, receiver, letter, m, size, now, end, arrival))
+            self.log.add(("transfer", sender, receiver, letter, m, size, now, end))
 
     def start_tasks(self, now: int) -> None:
         last = len(self.pipeline.stages) - 1

@@ -16,7 +16,6 @@ It takes uneven devices and bandwidths into account; it ignores memory (as in As
 cuts, and older versions of weights that a staleness bound keeps are not counted in its memory.
 """
 
-import dataclasses
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ import numpy as np
 from fleetune.arrays import Floats, Ints
 from fleetune.clock.pipeline_simulation import simulate
 from fleetune.solving.hpp.chain_cuts import best_cuts, run_edges
-from fleetune.solving.hpp.draft import Draft, DraftStage, hetpipe_bytes, peak_bytes, pipeline_of
+from fleetune.solving.hpp.draft import Draft, DraftStage, hetpipe_bytes, layout_of, peak_bytes
 from fleetune.solving.hpp.instance import Instance, whole_model_s
 
 RUNS = 256
@@ -184,10 +183,10 @@ def _costed(instance: Instance, drafts: list[Draft], shares: list[int]) -> HetPi
 
 def steady_s(instance: Instance, draft: Draft, micro_batches: int) -> float:
     """Seconds that `micro_batches` more add to a filled pipeline, by the exact simulation."""
-    pipeline = pipeline_of(instance, draft)
+    layout = layout_of(instance, draft)
     filled = max(draft.warmups) + len(draft.stages)
-    rounds_ns = [
-        simulate(dataclasses.replace(pipeline, micro_batches=count)).round_ns
-        for count in (filled, filled + micro_batches)
-    ]
+    rounds_ns = []
+    for count in (filled, filled + micro_batches):
+        layout.size[1] = count
+        rounds_ns.append(simulate(layout, {}).round_ns)
     return (rounds_ns[1] - rounds_ns[0]) / 1e9

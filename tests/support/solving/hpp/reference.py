@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from fleetune.clock import Member, Pipeline
-from fleetune.clock import PipelineStage as ClockStage
 from fleetune.solving.hpp.draft import Draft
 from fleetune.solving.hpp.problem import Problem, Share, Solution, Stage
 from tests.support.clock import reference
+from tests.support.clock.pipelines import Member, Pipeline
+from tests.support.clock.pipelines import PipelineStage as ClockStage
 
 POLICIES = {
     "2(P-p)-1": lambda left: 2 * left - 1,
@@ -101,8 +101,7 @@ def round_s(problem: Problem, plan: Solution) -> float:
             device = place[share.name]
             there_s = task_s(problem, problem.forward_s, device, share.samples, stage.layers)
             back_s = task_s(problem, problem.backward_s, device, share.samples, stage.layers)
-            lasts = {"forward_ns": round(there_s * 1e9), "backward_ns": round(back_s * 1e9)}
-            members.append(Member(device=device, samples=share.samples, **lasts))
+            members.append(Member(device, share.samples, round(there_s * 1e9), round(back_s * 1e9)))
         stages.append(
             ClockStage(
                 members=tuple(members),
