@@ -168,9 +168,6 @@ def _local_data_faults(lane: Lane, profile: Profile, owners: Collection[str]) ->
 
 def untrainable_features(plan: Plan) -> tuple[str, ...]:
     """Return what the plan has that no worker runs; empty if it can be trained."""
-    return tuple(_unsupported(plan))
-
-
-def _unsupported(plan: Plan) -> Iterator[str]:
-    if len(plan.lanes) > 1 and not (plan.collector or plan.average_every_rounds):
-        yield f"{len(plan.lanes)} lanes that nothing brings together (a collector, or average_every_rounds)"
+    if len(plan.lanes) == 1 or plan.collector or plan.average_every_rounds:
+        return ()
+    return (f"{len(plan.lanes)} lanes that nothing brings together (a collector, or average_every_rounds)",)

@@ -149,7 +149,13 @@ _ROUNDING = 1e-6
 
 def unused_links(plan: Plan) -> Iterator[str]:
     """Yield links with a codec or share over which the plan sends nothing."""
-    crossed = set(_used_links(plan))
+    crossed = set[tuple[str, str]]()
+    for lane in plan.lanes:
+        for low, high in pairwise(lane.segments):
+            for each in sample_transfers(low, high):
+                crossed |= {(each.source, each.target), (each.target, each.source)}
+    if plan.collector:
+        crossed |= {pair for name in plan.devices for pair in ((plan.collector, name), (name, plan.collector))}
     for use in plan.links:
         if (use.source, use.target) not in crossed and not use.is_neutral:
             yield (
@@ -169,20 +175,6 @@ def overcommitted_shares(plan: Plan) -> Iterator[str]:
         for device, total in sums.items():
             if total > 1 + _ROUNDING:
                 yield f"links {words} {device} have shares of {total:.4g} together; a medium has 1 to give"
-
-
-def _used_links(plan: Plan) -> Iterator[tuple[str, str]]:
-    for lane in plan.lanes:
-        yield from _across_cuts(lane)
-        for device in {device for segment in lane.segments for device in segment.devices}:
-            if plan.collector:
-                yield from ((plan.collector, device), (device, plan.collector))
-
-
-def _across_cuts(lane: Lane) -> Iterator[tuple[str, str]]:
-    for low, high in pairwise(lane.segments):
-        for each in sample_transfers(low, high):
-            yield from ((each.source, each.target), (each.target, each.source))
 
 
 def nothing_to_train(plan: Plan, profile: Profile) -> Iterator[str]:
@@ -252,17 +244,14 @@ def gradients_cut_off(plan: Plan, profile: Profile) -> Iterator[str]:
     """Yield segments that train units below a segment whose backward ends before its first unit."""
     for lane in plan.lanes:
         for index in range(len(lane.segments) - 1, 0, -1):
-            segment, below = lane.segments[index], _trained_below(lane, index, profile)
+            segment = lane.segments[index]
+            below = [f"{lane.name}/{k}" for k in range(index) if _has_trainable(lane.segments[k], profile)]
             if below and segment.trained[0] != segment.units[0]:
                 yield (
                     f"segment {lane.name}/{index} ends its backward at unit {segment.trained[0]}, so no gradient "
                     f"reaches segment {below[-1]}, which is to train; train {segment.units[0]} too, or nothing below"
                 )
                 break
-
-
-def _trained_below(lane: Lane, index: int, profile: Profile) -> list[str]:
-    return [f"{lane.name}/{k}" for k in range(index) if _has_trainable(lane.segments[k], profile)]
 
 
 def _has_trainable(segment: Segment, profile: Profile) -> bool:
