@@ -88,7 +88,7 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
     column = source.text_column if spec.is_text else source.image_column
     said = source.target_column if spec.task == SEQ2SEQ else source.label_column
     wanted = [column] if spec.task == "causal-lm" else [column, said]
-    for table in (*source.train, *source.test):
+    for table in source.tables:
         if dialogue_format(table, source, spec) is not None or _has_pairs(table, source, spec):
             continue
         for name in wanted:

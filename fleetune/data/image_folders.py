@@ -9,7 +9,7 @@ from typing import Any
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.data_cards import check_one_set
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names, tested_split, unread_notes
+from fleetune.data.splits import TEST_NAMES, TRAIN, held_out_splits, joined_names, split_names, unread_notes
 from fleetune.data.tables import DataSource
 from fleetune.errors import Refused
 
@@ -102,17 +102,20 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
             ", ".join(splits),
             place.path / TRAIN,
         )
-    tested = tested_split(read)
-    if TRAIN in read and tested:
-        _check_alike(read[TRAIN], tested, read[tested])
-    tables = {name: tuple(_table(folder, one, request) for one in read.get(name, ())) for name in (TRAIN, tested)}
+    held_out = held_out_splits(name for name in TEST_NAMES if name in read)
+    for name in filter(None, held_out if TRAIN in read else ()):
+        _check_alike(read[TRAIN], name, read[name])
+    train, test, validation = (
+        tuple(_table(folder, one, request) for one in read.get(name, ())) for name in (TRAIN, *held_out)
+    )
     return DataSource(
-        train=tables[TRAIN],
-        test=tables[tested],
+        train=train,
+        test=test,
+        validation=validation,
         image_column=request.image_column,
         label_column=request.label_column,
         folder=folder,
-        notes=(*unread_notes(folder.resolve().name, read, tested), *map(_unlabelled_note, without)),
+        notes=(*unread_notes(folder.resolve().name, read, *held_out), *map(_unlabelled_note, without)),
     )
 
 

@@ -202,7 +202,7 @@ def shortlist(names: Iterable[str]) -> str:
 def _names_from_source(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabel, str]:
     """label -> name if tables of the source name their classes, in the order of the first that does; else empty."""
     column = source.label_column
-    named = [names for table in (*source.train, *source.test) if (names := table.class_names(column))]
+    named = [names for table in source.tables if (names := table.class_names(column))]
     every = dict.fromkeys(name for names in named for name in names)
     others = sorted(found - every.keys(), key=str) if named else []
     spelled: dict[RawLabel, str] = {name: name for name in every}

@@ -29,8 +29,7 @@ def has_sequences(job: Job) -> bool:
     """True if rows are chats or completions, whose tokens do not all carry loss, or if samples share sequences."""
     if job.request.packing:
         return True
-    tables = (*job.source.train, *job.source.test)
-    return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
+    return any(dialogue_format(table, job.source, job.spec) is not None for table in job.source.tables)
 
 
 def write_sequences(job: Job) -> Written:

@@ -19,7 +19,7 @@ from fleetune.data.examples import check_task, examples
 from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits
 from fleetune.data.image_folders import image_folder_source
 from fleetune.data.images import image_file
-from fleetune.data.labelled_split import labelled_split
+from fleetune.data.labelled_split import labelled_splits
 from fleetune.data.named_datasets import (
     HUB_NAME,
     digits,
@@ -64,7 +64,7 @@ def open_source(request: DataRequest, task: str) -> DataSource:
     """Open the tables of a request for a task; Refused if the source does not exist or cannot be read."""
     opened = _open_source(request, task, needs_train=not request.only_tested)
     if request.only_tested:
-        opened = replace(opened, train=opened.train or opened.test, test=opened.test or opened.train)
+        opened = replace(opened, train=opened.train or opened.test, test=opened.test or opened.train, validation=())
     elif isinstance(request.validation, float) and opened.test:
         raise Told(
             "data: validation asks for a share ({validation}), but {named} has a test split of its own; leave "
@@ -75,7 +75,8 @@ def open_source(request: DataRequest, task: str) -> DataSource:
     if isinstance(request.validation, str):
         tested = _open_source(validation_request(request), task, needs_train=False)
         notes = (*_replaced_notes(request, opened), *tested.notes)
-        opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder, notes=notes)
+        test = tested.test or tested.train
+        opened = replace(opened, test=test, validation=(), test_folder=tested.folder, notes=notes)
         if opened.packed or tested.packed:
             raise Told(
                 "data: the text of {source} is cut into blocks; give data.validation a share",
@@ -162,18 +163,19 @@ def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ..
     def opened(split: str) -> tuple[Table, ...]:
         return tuple(open_table(file) for file in splits.get(split, ()))
 
-    tested, unlabelled_notes = labelled_split(splits, opened, request.label_column, task)
+    tested, chooses, unlabelled_notes = labelled_splits(splits, opened, request.label_column, task)
     if folder is not None:
         check_together(folder, {name: splits[name] for name in (TRAIN, tested) if name in splits})
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),
+        validation=opened(chooses),
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
-        notes=(*unlabelled_notes, *unread_notes(source_name(request), splits, tested)),
+        notes=(*unlabelled_notes, *unread_notes(source_name(request), splits, tested, chooses)),
     )
 
 
@@ -201,7 +203,7 @@ def validate_data(request: DataRequest, task: str) -> None:
         return
     source = open_source(request, task)
     check_task(request, source, spec)
-    for tables in (source.train, source.test):
+    for tables in (source.train, source.test, source.validation):
         first = next((example for table in tables for example in examples(table, source, spec)), None)
         if tables and first is None:
             raise Told("{}: no samples in it; give at least one row", tables[0].name)
@@ -271,7 +273,7 @@ def source_name(request: DataRequest) -> str:
     return path.name if path.is_file() else path.resolve().name
 
 
-DATA_VERSION = 9
+DATA_VERSION = 10
 """Increased whenever this package would prepare other arrays from the same source, or another tokenizer folder."""
 
 

@@ -19,9 +19,9 @@ from fleetune.data.public_words import Told
 from fleetune.errors import Refused
 
 RowIndices = np.ndarray[Any, np.dtype[np.int64]]
-TRAIN, TEST = "train", "test"
+TRAIN, TEST, VALIDATION = "train", "test", "validation"
 TEST_NAMES = ("test", "validation", "valid", "val", "dev", "eval")
-"""Names of test splits; the first that a source has is used."""
+"""Names of test splits; the first that a source has is tested on, and of one with `test` the next is `VALIDATION`."""
 SPLIT_WORDS = {
     **{name: name for name in (TRAIN, *TEST_NAMES)},
     "training": TRAIN,
@@ -47,18 +47,23 @@ def joined_names(name: str) -> frozenset[str]:
     return split_names(" ".join({*joined, *words}))
 
 
-def tested_split(names: Iterable[str]) -> str:
-    """The split that is tested on; empty if none of these is one."""
-    found = set(names)
-    return next((name for name in TEST_NAMES if name in found), "")
+def held_out_splits(names: Iterable[str]) -> tuple[str, str]:
+    """The split that is tested on, and beside `test` the one that states are chosen by while training; empty for none.
+
+    names: test splits that can be read, in the order of TEST_NAMES.
+    """
+    found = iter(names)
+    tested = next(found, "")
+    return tested, next(found, "") if tested == TEST else ""
 
 
-def unread_notes(source: str, names: Iterable[str], tested: str) -> tuple[str, ...]:
+def unread_notes(source: str, names: Iterable[str], tested: str, chooses: str = "") -> tuple[str, ...]:
     """A sentence that names the splits of a source that are not read; empty if there is none."""
-    unread = [name for name in names if name not in (TRAIN, tested)]
+    unread = [name for name in names if name not in (TRAIN, tested, chooses)]
     if not unread:
         return ()
     read = f"{tested} is tested on" if tested else f"{TRAIN} is read"
+    read += f", {chooses} is scored while training" if chooses else ""
     return (f"of the splits of {source}, {read}; not read: {', '.join(unread)}",)
 
 

@@ -67,6 +67,8 @@ class DataSource:
 
     train: tuple[Table, ...]
     test: tuple[Table, ...] = ()
+    validation: tuple[Table, ...] = ()
+    """Beside `test`: what states are scored on while training."""
     text_column: str = "text"
     image_column: str = "image"
     label_column: str = "label"
@@ -83,6 +85,11 @@ class DataSource:
     """Tokens of chats and completions that carry loss."""
     notes: tuple[str, ...] = ()
     """Remarks for the user about what is not read, a sentence each."""
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Those of all splits."""
+        return *self.train, *self.test, *self.validation
 
     def folders_of(self, table: Table) -> tuple[Path | None, Path | None]:
         """Base folder of relative paths in a table, and the folder of its file, which comes first, if it has one."""

@@ -147,13 +147,11 @@ MATCHED = """configs:
 
 
 def test_splits_of_the_card_that_are_not_read_may_be_several(tmp_path: Path) -> None:
-    """Bug: two validation splits refused a folder whose test split is tested on; without labels in that, they would be
-    read as one, and are refused."""
+    """Bug: two validation splits refused a folder whose test split is tested on. States are chosen by both; without
+    labels in test, they would be tested on as one, and are refused."""
     names = ("train.jsonl", "validation_matched.jsonl", "validation_mismatched.jsonl", "test.jsonl")
     source = folder(tmp_path / "set", MATCHED, *names)
-    assert (
-        "of the splits of set, test is tested on; not read: validation" in prepared(tmp_path / "d", source).info.notes
-    )
+    assert prepared(tmp_path / "d", source).size("validation") == 2 * len(FRUITS)
     json_lines(tmp_path / "set" / "test.jsonl", [{**row, "label": -1} for row in FRUITS])
     with pytest.raises(
         Refused, match="as validation together, .* has the splits validation_matched and validation_mis"
