@@ -189,7 +189,7 @@ def _model_processor(processor: Any, channels: int, folder: Path, first: tuple[i
 
 
 def _load_processor(folder: Path, side: int | None) -> Any:
-    """Load the processor with its Pillow backend (no torchvision); with `side` it resizes and crops to that size."""
+    """Load the processor with its Pillow backend (no torchvision); with `side` it makes images of that size."""
     from transformers import AutoImageProcessor  # takes seconds to import, and only preparation needs it
 
     def load(**changes: Any) -> Any:
@@ -203,9 +203,7 @@ def _load_processor(folder: Path, side: int | None) -> Any:
             return found
         if hasattr(found, "max_num_patches"):
             return load(max_num_patches=_patches(side, found.patch_size))
-        square = {"height": side, "width": side}
-        size = {"shortest_edge": side} if dict(found.size).get("shortest_edge") else square
-        return load(size=size, **({"crop_size": square} if getattr(found, "do_center_crop", None) else {}))
+        return load(**_scaled(found, side))
     except Refused:
         raise
     except Exception as error:  # a damaged file can raise any error type
@@ -215,3 +213,19 @@ def _load_processor(folder: Path, side: int | None) -> Any:
             folder / PROCESSOR,
             reason,
         ) from None
+
+
+def _scaled(found: Any, side: int) -> dict[str, dict[str, int]]:
+    """Sizes by which a processor makes images of that side, of which it crops the same share as at its own size."""
+    size = dict(found.size)
+    crop = dict(found.crop_size) if getattr(found, "do_center_crop", None) else {}
+    edge = size.get("shortest_edge") or size.get("height") or crop.get("height") or side
+    cropped = crop.get("height") or edge
+    made = cropped if size.get("shortest_edge") else min(edge, cropped)  # Perceiver's crops first
+
+    def square(pixels: int) -> dict[str, int]:
+        return dict.fromkeys(("height", "width"), round(side * pixels / made))
+
+    resized = square(edge)
+    kept = {"shortest_edge": resized["height"]} if size.get("shortest_edge") else resized
+    return {"size": kept, **({"crop_size": square(cropped)} if crop else {})}
