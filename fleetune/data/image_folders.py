@@ -3,14 +3,15 @@
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.data_cards import check_one_set
 from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, held_out_splits, joined_names, split_names, unread_notes
-from fleetune.data.tables import DataSource
+from fleetune.data.tables import DataSource, Table
 from fleetune.errors import Refused
 
 IMAGE_SUFFIXES = (
@@ -24,6 +25,8 @@ OTHER_IMAGES = (
 )
 """Those of images that cannot be read."""
 MAX_LISTED = 5
+NEARLY = 0.9
+"""Share of the rows of a table that name an image and its folder; lists on the web have a few faults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,28 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
         folder=folder,
         notes=(*unread_notes(folder.resolve().name, read, *held_out), *map(_unlabelled_note, without)),
     )
+
+
+def repeats_folders(table: Table, classes: Collection[str]) -> bool:
+    """Whether a table only repeats folders of images: each in a row, or as a column beside nearly all paths of images.
+
+    What else it says must follow from the folder, name the image, or be a split. Case and spaces make no difference.
+    """
+    wanted, rows = set(map(_plain, classes)), [row for _, row in table.rows()]
+    columns = [[_plain(row.get(column, "")) for row in rows] for column in table.columns]
+    if len(rows) == len(wanted):
+        return any({*cells} == wanted for cells in columns)
+    for paths, cells in product(columns, repeat=2):
+        folders = (PurePosixPath(path).parent.name for path in paths)
+        if sum(one == cell and cell in wanted for one, cell in zip(folders, cells, strict=True)) > NEARLY * len(rows):
+            others = [one for one in columns if one is not paths and len({*one}) < len(rows)]
+            followed = len({*cells})
+            return all(len({*zip(cells, one, strict=True)}) == followed or all(map(split_names, one)) for one in others)
+    return False
+
+
+def _plain(value: object) -> str:
+    return " ".join(str(value).casefold().replace("_", " ").split())
 
 
 def _innermost(place: _Place, split: frozenset[str] = frozenset(), classes: Collection[str] = frozenset()) -> _Place:

@@ -17,7 +17,7 @@ from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.data_cards import check_together
 from fleetune.data.examples import check_task, examples
 from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits
-from fleetune.data.image_folders import image_folder_source
+from fleetune.data.image_folders import image_folder_source, repeats_folders
 from fleetune.data.images import image_file
 from fleetune.data.labelled_split import labelled_splits
 from fleetune.data.named_datasets import (
@@ -37,6 +37,7 @@ from fleetune.data.splits import (
     check_test_rows,
     held_out_count,
     newest,
+    split_names,
     unread_notes,
 )
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
@@ -150,12 +151,32 @@ def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> D
         return hub_source(request, task, needs_train)
     if not path.is_dir():
         return _tables(request, task, {TRAIN: (path,)}, path.parent if path.suffix.lower() in NAMING else None)
-    pictures = None if has_files else image_folder_source(path, request, needs_train)
+    if not has_files:
+        pictures = image_folder_source(path, request, needs_train)
+    else:
+        pictures = None if InputSpec(task=task).is_text else _beside_tables(path, request, needs_train)
     if pictures is not None:
         return pictures
     splits, notes = folder_splits(path, needs_train)
     opened = _tables(request, task, newest(request, splits), path)
     return replace(opened, notes=(*opened.notes, *notes))
+
+
+def _beside_tables(folder: Path, request: DataRequest, needs_train: bool) -> DataSource | None:
+    """Folders of classes beside tables that repeat their names; None for tables that say more, or name a split."""
+    tables = {file.relative_to(folder): open_table(file) for file in data_files(folder)}
+    named = any(split_names(part) for file in tables for part in file.parts) or request.newest_files is not None
+    if named or any({request.image_column, "file_name"} & {*table.columns} for table in tables.values()):
+        return None
+    try:
+        found = image_folder_source(folder, request, needs_train)
+    except Refused:
+        return None
+    classes = {row[request.label_column] for one in found.tables for _, row in one.rows()} if found else set[str]()
+    if found is None or not all(repeats_folders(table, classes) for table in tables.values()):
+        return None
+    note = f"{', '.join(map(str, tables))}: not read, since it repeats the names of the folders of images"
+    return replace(found, notes=(*found.notes, note))
 
 
 def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
