@@ -15,7 +15,6 @@ from fleetune.data.images import convert_channels, resize
 from fleetune.data.labels import LabelMapping, label_array, label_info
 from fleetune.data.prepared_data import LABELS, PATCH_GRID, PATCH_MASK, PIXELS, Array, ArrayInfo
 from fleetune.data.public_words import Told
-from fleetune.errors import Refused
 
 BILINEAR = 2  # Pillow's number for the filter
 PATCHED = (PIXELS, PATCH_MASK, PATCH_GRID)
@@ -91,20 +90,7 @@ def _patching(patches: tuple[int, int], side: int | None) -> Any:
     from transformers import Siglip2ImageProcessorPil  # takes seconds to import, and only preparation needs it
 
     patch, most = patches
-    return Siglip2ImageProcessorPil(patch_size=patch, max_num_patches=most if side is None else _patches(side, patch))
-
-
-def _patches(side: int, patch: int) -> int:
-    """Return the number of patches of a square image; Refused if it is smaller than one."""
-    if side < patch:
-        raise Told(
-            "data: image_size is {}, and the model reads patches of {} x {}; give {} or more",
-            side,
-            patch,
-            patch,
-            patch,
-        )
-    return (side // patch) ** 2
+    return Siglip2ImageProcessorPil(patch_size=patch, max_num_patches=most if side is None else (side // patch) ** 2)
 
 
 def _default_processor(spec: InputSpec, side: int) -> ImageProcessor:
@@ -202,10 +188,8 @@ def _load_processor(folder: Path, side: int | None) -> Any:
         if side is None:
             return found
         if hasattr(found, "max_num_patches"):
-            return load(max_num_patches=_patches(side, found.patch_size))
+            return load(max_num_patches=(side // found.patch_size) ** 2)
         return load(**_scaled(found, side))
-    except Refused:
-        raise
     except Exception as error:  # a damaged file can raise any error type
         reason = " ".join(str(error).split())[:200]
         raise Told(

@@ -17,7 +17,7 @@ from fleetune.data.writer import ensure_data
 from fleetune.models.base_files import write_base_files
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
-from fleetune.models.model_inputs import input_spec
+from fleetune.models.model_inputs import check_image_size, input_spec
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
 from fleetune.models.source import adapter_folder, configuration, source_folder
 from fleetune.models.start_adapter import classes_of, other_base
@@ -113,6 +113,7 @@ def data_preparation(task: PreparationTask) -> Preparation:
 
 def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     """Write everything without comparing; returns the graph and the model on the meta device."""
+    check_image_size(task.model, task.data.image_size)
     ensure_data(data_preparation(task), task.data_folder)
     prepared = PreparedData(task.data_folder)
     config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)

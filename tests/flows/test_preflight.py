@@ -108,6 +108,35 @@ def test_a_dry_run_finds_what_prepare_would_refuse(data: dict[str, Any], said: s
 
 
 @pytest.mark.parametrize(
+    ("kind", "side", "said"),
+    [
+        (
+            "vit",
+            112,
+            r"data: image_size is 112, which ViT cannot read \(Input image size .*; give 224, or leave it out",
+        ),
+        ("dinov2", 13, r"image_size is 13, which Dinov2 cannot read \(.*Kernel size"),
+        ("siglip", 384, "image_size is 384, which Siglip cannot read"),
+        ("siglip2", 15, "image_size is 15, which Siglip2 cannot read .an image has one patch at least.; give 16"),
+        ("dinov2", 112, ""),
+        ("siglip2", 112, ""),
+        ("resnet", 32, ""),
+    ],
+)
+def test_a_size_of_images_that_the_model_cannot_read_is_refused(
+    kind: str, side: int, said: str, tmp_path: Path
+) -> None:
+    """Bug: it was found once all images were decoded, as a model without a graph, and the setting was not named."""
+    model = {"task": "image-classification", "config": {"model_type": kind}}
+    made = config(tmp_path, model=model, data={"source": "digits", "image_size": side})
+    if not said:
+        api.run(made, root=tmp_path / "kept", dry_run=True)
+        return
+    with pytest.raises(Refused, match=said):
+        api.run(made, root=tmp_path / "kept", dry_run=True)
+
+
+@pytest.mark.parametrize(
     "sections",
     [
         {},

@@ -48,6 +48,22 @@ def test_training_goes_on_with_the_same_classes(lora: Lora | None, tmp_path: Pat
     assert [ORDER[n] for n in started(input_ids=given).logits.argmax(dim=-1).tolist()] == answers
 
 
+def test_a_size_of_images_is_refused_before_any_is_decoded(tmp_path: Path) -> None:
+    """Of a model on the hub `prepare` is the first to know. Bug: half an hour of decoding came before."""
+    for name in ("cat", "dog"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        (tmp_path / "set" / name / "1.png").write_bytes(b"no image")
+    task = PreparationTask(
+        model=ModelRequest(task="image-classification", config={"model_type": "vit"}),
+        data=DataRequest(source=str(tmp_path / "set"), image_size=112),
+        seed=0,
+        model_folder=tmp_path / "model",
+        data_folder=tmp_path / "data",
+    )
+    with pytest.raises(Refused, match="image_size is 112, which ViT cannot read"):
+        prepare(task)
+
+
 def adapter(request: ModelRequest, folder: Path) -> Lora:
     """An exported adapter for the three fruits on that model, and the request that starts from it."""
     lora = Lora(r=2, alpha=4, targets=("query",))
