@@ -54,6 +54,8 @@ class LocalSource:
     """content_digest of the source, which the device computes."""
     samples: int
     """Number of its training samples."""
+    cut: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Sentences that count samples which are cut or left out, once they are prepared."""
 
 
 @record
