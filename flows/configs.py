@@ -27,6 +27,8 @@ from flows import yaml_file
 
 FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
 DEVICES = "devices"
+ANNEX = "/annex/objects/"
+"""In the paths of files that git-annex keeps by their content."""
 DATA_SOURCE, DATA_VALIDATION, DATA_LOCAL = "data.source", "data.validation", "data.local."
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
 CHAT_TEMPLATE = "data.chat_template"
@@ -232,7 +234,8 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
         if found is not None:
             elsewhere = label.startswith(DATA_LOCAL) and Path(given).is_absolute()  # this machine's links say nothing
             target = found.resolve()
-            if _is_data(label) and found.is_file() and found.suffix not in ("", target.suffix):
+            unnamed = found.suffix not in ("", target.suffix) or ANNEX in target.as_posix()
+            if _is_data(label) and found.is_file() and unnamed:
                 target = found.parent.resolve() / found.name  # as in the hub's cache, whose files have no names
             holder[key] = given if elsewhere else str(target)
         elif _must_be_path(given, label):

@@ -70,7 +70,7 @@ def _decide(
             return last
         gain = (score.after - score.before) * (1 if score.better == "higher" else -1)
         current = last.checkpoint if last is not None else ""
-        why = _numbers(score, metrics.samples)
+        why = _numbers(score, metrics.scored)
         if start != current:
             promoted_by = last.run if last is not None else "none"
             why += f", but {promoted_by} was promoted meanwhile, from which this run did not start"
@@ -127,5 +127,5 @@ def _settings(config: RunConfig) -> object:
     return json_io.dump(without_place(replace(config, schedule=None)))
 
 
-def _numbers(score: Score, samples: int) -> str:
-    return f"{score.name} {score.before:.4g} before and {score.after:.4g} after training, on {samples} test samples"
+def _numbers(score: Score, scored: str) -> str:
+    return f"{score.name} {score.before:.4g} before and {score.after:.4g} after training, on {scored}"

@@ -16,6 +16,8 @@ from fleetune.models.start_adapter import classes_of
 
 POSITIONS = ("position_embeddings", "embed_positions")
 """Last names of the tables of learned positions in all families of transformers."""
+UNRECORDED = ("m2m_100", "nllb-moe")
+"""Types in wide use that cannot be recorded, which would else be known once the data are prepared."""
 USUAL_SIDE = 224
 """Pixels that images have for models that name no size."""
 LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -25,6 +27,8 @@ LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len")
 def input_spec(request: ModelRequest) -> InputSpec:
     """Return the requirements of the model on its data."""
     config = configuration(request)
+    if config.model_type in UNRECORDED:
+        raise Refused(f"model: {config.model_type} (NLLB, M2M100) has no graph and cannot be cut; take mBART-50")
     folder = source_folder(request)
     has_tokenizer = folder is not None and any((folder / name).exists() for name in TOKENIZERS)
     has_processor = folder is not None and (folder / "preprocessor_config.json").exists()

@@ -177,6 +177,17 @@ def test_a_link_whose_target_has_a_name_is_followed(run_file: Path) -> None:
         assert configs.load(run_file, [f"data.source={name}"]).data.source == str(table)
 
 
+def test_a_link_into_git_annex_keeps_its_name(run_file: Path) -> None:
+    """Bug: its target is called by the content, and may have the link's suffix: a run of train.csv was one of
+    MD5E-s12--0a1b.csv."""
+    key = run_file.parent / ".git" / "annex" / "objects" / "MD5E-s12--0a1b.csv" / "MD5E-s12--0a1b.csv"
+    key.parent.mkdir(parents=True)
+    key.write_text("text,label\n")
+    link = run_file.parent / "train.csv"
+    link.symlink_to(key)
+    assert configs.load(run_file, ["data.source=train.csv"]).data.source == str(link)
+
+
 def test_a_path_on_another_machine_is_left_as_it_was_given(run_file: Path) -> None:
     """Bug: this machine's symlinks were followed in the absolute path of a device's own data, which lie elsewhere."""
     folder = run_file.parents[2] / "elsewhere"

@@ -107,6 +107,15 @@ def test_a_dry_run_finds_what_prepare_would_refuse(data: dict[str, Any], said: s
     assert not (tmp_path / "kept").exists()
 
 
+def test_a_family_of_translators_that_cannot_be_cut_is_refused_first(tmp_path: Path) -> None:
+    """Bug: of NLLB and M2M100 it was known once all rows were tokenised."""
+    made = config(
+        tmp_path, model={"task": "seq2seq", "config": {"model_type": "m2m_100"}}, data={"target_column": "label"}
+    )
+    with pytest.raises(Refused, match="m2m_100 .NLLB, M2M100. .* cannot be cut; take mBART-50"):
+        api.run(made, root=tmp_path / "kept", dry_run=True)
+
+
 @pytest.mark.parametrize(
     ("kind", "side", "said"),
     [

@@ -50,6 +50,13 @@ def test_equal_is_not_better(nights: Nights) -> None:
     assert nights.decided(nights.run(demanding, 2.0, 1.4)).promoted
 
 
+def test_a_decision_says_what_was_scored(nights: Nights) -> None:
+    """Bug: packed sequences were called samples, and samples by which the state was chosen test samples."""
+    told = {"sequences": True, "trained_on": 0, "chose": True}
+    said = nights.decided(nights.run(config(), 2.0, 1.0, **told)).why
+    assert said.endswith("after training, on 10 sequences not trained on, by which the result was chosen")
+
+
 def test_a_run_is_decided_about_once(nights: Nights) -> None:
     """A run whose decision was written before the power failed has the same one after it."""
     run = nights.run(config(), 2.0, 1.0)
