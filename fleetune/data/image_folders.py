@@ -1,7 +1,7 @@
 """Folders of images: a folder per class, below a folder per split where there are splits, as `imagefolder` has them."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path, PurePosixPath
@@ -13,6 +13,7 @@ from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, held_out_splits, joined_names, split_names, unread_notes
 from fleetune.data.tables import DataSource, Table
 from fleetune.errors import Refused
+from fleetune.formatting import shortlist
 
 IMAGE_SUFFIXES = (
     *(".apng", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2c", ".j2k", ".jp2", ".jpc", ".jpf"),
@@ -24,7 +25,6 @@ OTHER_IMAGES = (
     *(".mpo", ".nef", ".npz", ".orf", ".pcx", ".pfm", ".psd", ".qoi", ".rw2", ".sgi", ".svg", ".tga"),
 )
 """Those of images that cannot be read."""
-MAX_LISTED = 5
 NEARLY = 0.9
 """Share of the rows of a table that name an image and its folder; lists on the web have a few faults."""
 
@@ -86,7 +86,7 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
             "{}: images such as {} cannot be read, and none is left out in silence; save them as PNG or JPEG, or take "
             "them out of the folder",
             folder,
-            _listed(others),
+            shortlist(others),
         )
     whole = _Place(path=folder, images=_images(folder))
     if not whole.images:
@@ -184,8 +184,8 @@ def _check_alike(train: tuple[_Place, ...], name: str, test: tuple[_Place, ...])
             "{}: none of the classes of {name} ({}) is one of {train} ({}); keep the images of each class in a folder "
             "of its own, of the same name in both, or take {name} out of the folder",
             test[0].path,
-            _listed(sorted(found)),
-            _listed(sorted(known)),
+            shortlist(sorted(found)),
+            shortlist(sorted(known)),
             name=name,
             train=TRAIN,
         )
@@ -202,8 +202,8 @@ def _check_classes(place: _Place) -> None:
             "{}: it is not clear whether {} are classes or splits, since they hold nothing but folders ({}); call "
             "splits {train} and {tests}, or move the images of each class out of its folders",
             place.path,
-            _listed([one.path.name for one in place.folders]),
-            _listed(sorted(set().union(*inside))),
+            shortlist([one.path.name for one in place.folders]),
+            shortlist(sorted(set().union(*inside))),
             train=TRAIN,
             tests=TEST_NAMES[0],
         )
@@ -228,8 +228,8 @@ def _check_beside(place: _Place) -> None:
             "{}: {} lies in no folder of a class, so it has no label and would not be read; move it into one ({}), "
             "or out of this folder",
             place.path,
-            _listed(place.beside),
-            _listed([one.path.name for one in place.folders]),
+            shortlist(place.beside),
+            shortlist([one.path.name for one in place.folders]),
         )
 
 
@@ -238,17 +238,13 @@ def _no_classes(place: _Place) -> Refused:
         "{}: its images ({}) lie in no folder of a class, so they have no labels; keep them in a folder per class, "
         "such as {}/cat, or name image and label in the rows of a table",
         place.path,
-        _listed(place.images),
+        shortlist(place.images),
         place.path.name,
     )
 
 
 def _unlabelled_note(split: str) -> str:
     return f"the images of {split} lie in no folder of a class, so they have no labels and are not read"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
 
 
 def _table(root: Path, split: _Place, request: DataRequest) -> ImageFolderTable:

@@ -15,6 +15,7 @@ from fleetune.data.examples import SEPARATOR, Example, RawLabel
 from fleetune.data.prepared_data import LABELS, Array, ArrayInfo
 from fleetune.data.public_words import Told
 from fleetune.data.tables import DataSource
+from fleetune.formatting import shortlist
 
 UNNAMED_CLASS = re.compile(r"LABEL_\d+")
 """Placeholder names that transformers gives to unnamed classes."""
@@ -30,7 +31,6 @@ MISSING = re.compile(r"nan|NaN|NAN|null|NULL|None|NA|N/A|<NA>|-|\?")
 """What programs write for a value that is not there; SNLI and UCI's files have the last two."""
 UNKNOWN = "-1"
 """What many data sets give rows that have no class."""
-MAX_LISTED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,12 +191,6 @@ def is_whole_number(name: str) -> bool:
 def _order(name: str) -> tuple[int, int, str]:
     """Sort key of names: whole numbers by value, then the others."""
     return (0, int(name), name) if is_whole_number(name) else (1, 0, name)
-
-
-def shortlist(names: Iterable[str]) -> str:
-    """Join the first MAX_LISTED names and the number of further ones, for a message."""
-    every = tuple(names)
-    return ", ".join(every[:MAX_LISTED]) + (f" and {len(every) - MAX_LISTED} more" if len(every) > MAX_LISTED else "")
 
 
 def _names_from_source(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabel, str]:

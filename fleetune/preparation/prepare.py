@@ -10,10 +10,10 @@ from torch import nn
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.job import Preparation
-from fleetune.data.labels import shortlist
 from fleetune.data.local_data import LocalSurvey
 from fleetune.data.prepared_data import LocalSource, PreparedData
 from fleetune.data.writer import ensure_data
+from fleetune.formatting import shortlist
 from fleetune.models.base_files import write_base_files
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
