@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleetune.contracts import json_io
-from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.tasks import predicts_number
@@ -17,6 +16,7 @@ from fleetune.data.seen_samples import seen_samples
 from fleetune.data.sources import is_hub_name
 from fleetune.errors import Refused
 from fleetune.formatting import shortlist
+from fleetune.models.earlier_run import is_continued
 from fleetune.store import RunRecord, Store
 from fleetune.store.runs import EVALUATION, REFUSED
 from flows import api, configs, yaml_file

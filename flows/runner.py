@@ -15,13 +15,13 @@ from typing import Any
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
-from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Job, open_stage_launchers
+from fleetune.models.earlier_run import is_continued
 from fleetune.store import KeyRecord, Lock, PromotionDecision, RunRecord, StageRecord
 from fleetune.store.runs import end_state, new_run_id
 from flows import attempt, promotion, yaml_file

@@ -4,11 +4,11 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import SEQ2SEQ, head_of, predicts_number
 from fleetune.errors import Refused, first_line
+from fleetune.models.earlier_run import is_continued
 from fleetune.models.model_class import IMAGE
 from fleetune.models.skeleton import untied_model
 from fleetune.models.source import ANY_SHAPE, TOKENIZERS, adapter_folder, configuration, source_folder, text_part

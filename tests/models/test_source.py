@@ -16,6 +16,7 @@ from transformers import AutoConfig
 from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused, TryAgain
+from fleetune.models.earlier_run import is_continued
 from fleetune.models.export import export_model
 from fleetune.models.init_weights import write_init_weights
 from fleetune.models.model_inputs import input_spec
@@ -95,6 +96,16 @@ def test_numbers_are_classes_of_a_model_that_is_trained_on(tmp_path: Path) -> No
     for card, own in (("# A model", False), ("# A model\n\n## Receipt\n", True)):  # of an exported folder
         (tmp_path / "base" / "README.md").write_text(card)
         assert input_spec(ModelRequest(task="sequence-classification", source=str(tmp_path / "base"))).numbered == own
+
+
+def test_a_model_that_a_run_pushed_to_the_hub_goes_on(hub: Hub, tmp_path: Path) -> None:
+    """Bug: its card was not fetched, so that its classes, and what it was trained on, counted as those of a base."""
+    pinned = pin_revision(ModelRequest(task="sequence-classification", source=NAME))
+    assert not is_continued(pinned) and not input_spec(pinned).numbered
+    card = tmp_path / "hub" / f"models--{NAME.replace('/', '--')}" / "snapshots" / FIRST / "README.md"
+    card.write_text("# A model\n\n## Receipt\n")
+    assert is_continued(pinned) and input_spec(pinned).numbered
+    assert not is_continued(ModelRequest(task="sequence-classification", source=NAME, revision=SECOND))
 
 
 def test_a_head_with_a_teacher_has_its_classes(tmp_path: Path) -> None:
@@ -256,7 +267,7 @@ def test_what_is_read_is_fetched_and_no_more(
     """Bug: Marian's, BERTweet's and ProphetNet's tokenizers stayed on the hub, and weights that other programs have
     beside those of transformers (consolidated.safetensors, original/) were fetched and hashed, too."""
     there = saved(tmp_path / "there", 1, shards="deep" if names == "shards" else "")
-    wanted = {"config.json", "source.spm", "target.spm", "bpe.codes", "prophetnet.tokenizer"}
+    wanted = {"config.json", "source.spm", "target.spm", "bpe.codes", "prophetnet.tokenizer", "README.md"}
     if names == "own":
         (there / "model.safetensors").rename(there / "consolidated.safetensors")
         settings = json.loads((there / "config.json").read_text())
