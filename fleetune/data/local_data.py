@@ -70,7 +70,7 @@ def public_labels(request: DataRequest, spec: InputSpec) -> tuple[str, ...]:
         return ()
     source = open_source(replace(request, local={}), spec.task)
     check_task(request, source, spec)
-    found = survey_tables((*source.train, *source.test), source, spec, ignore_progress, SideColumns(source, spec))
+    found = survey_tables(source.tables, source, spec, ignore_progress, SideColumns(source, spec))
     return tuple(dict.fromkeys(spell_labels(frozenset(found.labels), source).values()))
 
 

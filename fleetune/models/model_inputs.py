@@ -90,11 +90,13 @@ def check_image_size(request: ModelRequest, side: int | None) -> None:
     if side is None or head_of(request.task) != IMAGE:
         return
     config = configuration(request)
+    part = getattr(config, "vision_config", config)
     if config.model_type == ANY_SHAPE:
-        own = int(config.vision_config.patch_size)
+        own = int(part.patch_size)
         fault = "an image has one patch at least" if side < own else ""
     else:
-        own, model = _image_size(config) or USUAL_SIDE, untied_model(config, request).eval()
+        size, model = getattr(part, "image_size", None), untied_model(config, request).eval()
+        own = size if isinstance(size, int) else USUAL_SIDE
         fault = _fault(model, side) if not _fault(model, own) else ""
     if fault:
         kind = type(config).__name__.removesuffix("Config")

@@ -126,6 +126,7 @@ def test_a_family_of_translators_that_cannot_be_cut_is_refused_first(tmp_path: P
         ),
         ("dinov2", 13, r"image_size is 13, which Dinov2 cannot read \(.*Kernel size"),
         ("siglip", 384, "image_size is 384, which Siglip cannot read"),
+        ("clip", 224, "image_size is 224, which CLIP cannot read .*; give 32, or leave it out"),
         ("siglip2", 15, "image_size is 15, which Siglip2 cannot read .an image has one patch at least.; give 16"),
         ("dinov2", 112, ""),
         ("siglip2", 112, ""),
@@ -136,7 +137,8 @@ def test_a_size_of_images_that_the_model_cannot_read_is_refused(
     kind: str, side: int, said: str, tmp_path: Path
 ) -> None:
     """Bug: it was found once all images were decoded, as a model without a graph, and the setting was not named."""
-    model = {"task": "image-classification", "config": {"model_type": kind}}
+    own = {"vision_config": {"image_size": 32}} if kind == "clip" else {}
+    model = {"task": "image-classification", "config": {"model_type": kind, **own}}
     made = config(tmp_path, model=model, data={"source": "digits", "image_size": side})
     if not said:
         api.run(made, root=tmp_path / "kept", dry_run=True)
