@@ -1,5 +1,6 @@
 """Models that an earlier run trained, by their place in a store or their card."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from fleetune.contracts.checkpoint_path import CARD, RECEIPT, checkpoint_digest
@@ -14,8 +15,9 @@ def is_continued(request: ModelRequest) -> bool:
     if request.source is not None and request.revision is not None:
         from huggingface_hub import try_to_load_from_cache
 
-        kept = try_to_load_from_cache(request.source, CARD, revision=request.revision)
-        cards += [Path(kept)] if isinstance(kept, str) else []
+        with suppress(ValueError):  # no name of the hub: a folder has no revision, as whoever reads it says
+            kept = try_to_load_from_cache(request.source, CARD, revision=request.revision)
+            cards += [Path(kept)] if isinstance(kept, str) else []
     return any(map(checkpoint_digest, starts)) or any(map(_has_receipt, cards))
 
 

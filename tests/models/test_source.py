@@ -105,7 +105,8 @@ def test_a_model_that_a_run_pushed_to_the_hub_goes_on(hub: Hub, tmp_path: Path) 
     card = tmp_path / "hub" / f"models--{NAME.replace('/', '--')}" / "snapshots" / FIRST / "README.md"
     card.write_text("# A model\n\n## Receipt\n")
     assert is_continued(pinned) and input_spec(pinned).numbered
-    assert not is_continued(ModelRequest(task="sequence-classification", source=NAME, revision=SECOND))
+    for source, revision in ((NAME, SECOND), (str(tmp_path), "main"), ("package:numpy", "main")):
+        assert not is_continued(ModelRequest(task="sequence-classification", source=source, revision=revision))
 
 
 def test_a_head_with_a_teacher_has_its_classes(tmp_path: Path) -> None:
