@@ -12,12 +12,12 @@ from fleetune.data.dialogues import Chat
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, column_notes, placed_examples, saved_tokenizer, survey
 from fleetune.data.messages import ASSISTANT
-from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
+from fleetune.data.prepared_data import IDS, POSITIONS, Array, SplitInfo, create_arrays
 from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
 from fleetune.data.side_columns import SideColumns
 from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
-from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays
+from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays, unknown_notes
 from fleetune.data.written_chats import DATE, TELLS_DATE
 
 REPORT_EVERY = 256
@@ -67,7 +67,8 @@ def write_sequences(job: Job) -> Written:
             )
         notes += fitted.note(name, request.max_length)
         together = pack if request.packing else pad
-        info, _ = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
+        info, arrays = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
+        notes += unknown_notes(tokenizer, arrays[IDS]) if name == TRAIN else ()
         splits.append(info)
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
     if TEST in hashes and not job.asked.local and not request.only_tested:

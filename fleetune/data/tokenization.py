@@ -30,6 +30,7 @@ TOKENIZER_SETTINGS = (
 """Files of tokenizers of any kind, apart from their settings and vocabularies. By the type of model in config.json,
 transformers takes a tokenizer's class, where its settings name none, or one that it does not take for the type."""
 Ids = np.ndarray[Any, np.dtype[np.int64]]
+MOST_UNKNOWN, UNKNOWN_ROWS = 0.1, 4096
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
 
@@ -318,7 +319,34 @@ def _from_folder(folder: Path) -> Any:
             folder,
             dropout=dropout,
         )
+    _check_vocabulary(found, folder)
     return found
+
+
+def _check_vocabulary(tokenizer: Any, folder: Path) -> None:
+    """Refuse a tokenizer without the file of its words, each of which transformers then reads as unknown."""
+    if len(tokenizer.get_vocab().keys() - {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}) > 1:
+        return  # T5's has one of no file
+    own = " and ".join(name for kind, name in tokenizer.vocab_files_names.items() if kind != "tokenizer_file")
+    raise Told(
+        "{}: its tokenizer has no vocabulary, and would read every word as unknown; copy {files} into it, from where "
+        "the model comes",
+        folder,
+        files=" or ".join(filter(None, ("tokenizer.json", own))),
+    )
+
+
+def unknown_notes(tokenizer: Any, ids: Array) -> Iterator[str]:
+    """A sentence if the tokenizer knows little of the texts, whose first rows of ids [texts, length] tell of all."""
+    unknown, rows = tokenizer.unk_token_id, ids[:UNKNOWN_ROWS]
+    if unknown in (None, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id):
+        return
+    share = (rows == unknown).sum() / (rows != tokenizer.pad_token_id).sum()
+    if share > MOST_UNKNOWN:
+        yield (
+            f"{share:.0%} of the tokens of the training texts stand for what the tokenizer does not know, such as "
+            "letters of another script, and are all alike to the model; choose a base for these texts"
+        )
 
 
 def end_token_id(tokenizer: Any) -> int | None:

@@ -33,6 +33,7 @@ from fleetune.data.job import (
 from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels, spell_labels, unowned_class_notes
 from fleetune.data.pairs import PairEncoder
 from fleetune.data.prepared_data import (
+    IDS,
     IMAGE_PROCESSOR,
     INFO,
     LABELS,
@@ -49,12 +50,14 @@ from fleetune.data.public_words import Told
 from fleetune.data.sequence_writer import has_sequences, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
-from fleetune.data.tokenization import TextEncoder, check_length
+from fleetune.data.tokenization import TextEncoder, check_length, unknown_notes
 from fleetune.data.tokenizer_file import other_split
 from fleetune.errors import TryAgain
 from fleetune.filesystem import rename_durably
 
 CHUNK_SAMPLES = 512
+MOST_BYTES = 512
+"""Tokens of a vocabulary that may be one of bytes, which needs 260, with some room."""
 NOT_HERE = "local"
 """Name of the source in a request whose data lie elsewhere."""
 
@@ -129,7 +132,15 @@ def ensure_data(asked: Preparation, folder: Path) -> None:
 
 
 def check_lengths(request: DataRequest, spec: InputSpec) -> None:
-    """Refuse lengths beyond the positions of the model."""
+    """Refuse lengths beyond the positions of the model, and bytes for one that has learned words."""
+    if spec.is_text and spec.pretrained and spec.tokenizer is None and (spec.vocab_size or 0) > MOST_BYTES:
+        raise Told(
+            "data: the model has no tokenizer file in its folder, and its vocabulary of {vocab_size} tokens is not one "
+            "of bytes; copy its tokenizer there from where it comes (tokenizer.json and tokenizer_config.json, or "
+            "{others})",
+            vocab_size=spec.vocab_size,
+            others="vocab.txt, or vocab.json and merges.txt, or tokenizer.model, or spiece.model",
+        )
     if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
         raise Told(
             "data: max_length is {max_length}, but the model has {max_positions} positions; set data.max_length to "
@@ -203,6 +214,7 @@ def _write_samples(job: Job) -> Written:
             *classes.notes,
             *column_notes(surveys),
             *(() if isinstance(encoder, ImageEncoder) else encoder.notes(texts)),
+            *(() if tokenizer is None else unknown_notes(tokenizer, arrays[TRAIN][IDS])),
             *untaught,
             *_dim_notes(surveys.values()),
             *_training_notes(job, classes, surveys, rows_by_split, arrays),
