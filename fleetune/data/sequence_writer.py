@@ -34,7 +34,8 @@ def has_sequences(job: Job) -> bool:
 
 
 def write_sequences(job: Job) -> Written:
-    """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out.
+    """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out. Of a
+    plain text that shares sequences, the rest is samples too.
 
     Holds all tokens in memory, 8 bytes each. Raises Refused if a split has nothing left.
     """
@@ -43,11 +44,12 @@ def write_sequences(job: Job) -> Written:
     rows_by_split = assign_rows(job, surveys)
     tokenizer = saved_tokenizer(job)
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
-    found: dict[str, list[TokenSequence | None]] = {name: [None] * len(rows) for name, rows in rows_by_split.items()}
+    found: dict[str, list[list[TokenSequence]]] = {name: [[]] * len(rows) for name, rows in rows_by_split.items()}
     total = sum(map(len, found.values()))
     chats, told = False, list[str]()
     for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
-        found[split][position] = sequence = encoder.encode(example)
+        sequence, whole = encoder.encode(example), not (request.packing and isinstance(example.content, str))
+        found[split][position] = [sequence] if whole else sequence.pieces(request.max_length)
         if not chats and split == TRAIN and isinstance(example.content, Chat):
             chats, told = True, [*_dated(tokenizer, example.content), *_endless(tokenizer, example.content, sequence)]
         if done % REPORT_EVERY == 0 or done == total:
@@ -56,7 +58,7 @@ def write_sequences(job: Job) -> Written:
     hashes: dict[str, list[bytes]] = {}
     notes = [*column_notes(surveys), *told, *encoder.notes(total)]
     for name, sequences in found.items():
-        fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
+        fitted = fit([piece for pieces in sequences for piece in pieces], request.max_length)
         if not fitted.sequences:
             raise Told(
                 "data: no {} sample has a token with loss within max_length {max_length} (the longest has {} "
@@ -66,6 +68,11 @@ def write_sequences(job: Job) -> Written:
                 max_length=request.max_length,
             )
         notes += fitted.note(name, request.max_length)
+        if longer := sum(len(pieces) > 1 for pieces in sequences):
+            notes.append(
+                f"{longer} of {len(sequences)} {name} texts are longer than max_length {request.max_length}, and are "
+                "read as several samples"
+            )
         together = pack if request.packing else pad
         info, arrays = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
         notes += unknown_notes(tokenizer, arrays[IDS]) if name == TRAIN else ()

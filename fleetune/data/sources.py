@@ -271,7 +271,7 @@ def source_name(request: DataRequest) -> str:
     return path.name if path.is_file() else path.resolve().name
 
 
-DATA_VERSION = 9
+DATA_VERSION = 10
 """Increased whenever this package would prepare other arrays from the same source, or another tokenizer folder."""
 
 
