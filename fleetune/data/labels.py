@@ -121,19 +121,19 @@ def _check_alike(table_name: str, column: str, names: Iterable[str]) -> None:
 def _unknown_notes(
     table_name: str, column: str, names: list[str], found: Mapping[RawLabel, int], spelled: Mapping[RawLabel, str]
 ) -> tuple[str, ...]:
-    """Return a sentence that names -1 beside numbers from 0; Refused where fewer rows have it than any other."""
+    """Return a sentence that names -1 beside numbers from 0; Refused where few rows have it."""
     whole = [int(name) for name in names if is_whole_number(name)]
     if UNKNOWN not in names or min(whole) != int(UNKNOWN) or 0 not in whole or len(whole) != len(names):
         return ()
     rows = Counter[str]()
     for label, count in found.items():
         rows[spelled[label]] += count
-    if rows[UNKNOWN] and rows[UNKNOWN] >= min(rows[name] for name in names if name != UNKNOWN):
+    if rows[UNKNOWN] and 10 * rows[UNKNOWN] >= min(rows[name] for name in names if name != UNKNOWN):
         return ("label -1 is a class like the others; if it stands for none, leave its rows out",)
     raise Told(
-        "{}: column {column!r} has label -1 beside those from 0, in fewer rows than any other; if it is a class (as "
-        "negative, beside neutral and positive), give the classes names, or numbers from 0; if its rows have none, "
-        "leave them out",
+        "{}: column {column!r} has label -1 beside those from 0, in less than a tenth of the rows of any other; if it "
+        "is a class (as negative, beside neutral and positive), give the classes names, or numbers from 0; if its rows "
+        "have none, leave them out",
         table_name,
         column=column,
     )
