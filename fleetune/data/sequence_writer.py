@@ -11,7 +11,7 @@ from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
 from fleetune.data.dialogues import Chat
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, column_notes, placed_examples, saved_tokenizer, survey
-from fleetune.data.messages import ASSISTANT
+from fleetune.data.messages import ASSISTANT, SYSTEM
 from fleetune.data.prepared_data import IDS, POSITIONS, Array, SplitInfo, create_arrays
 from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
@@ -21,6 +21,7 @@ from fleetune.data.tokenization import end_token_id, pack_documents, token_array
 from fleetune.data.written_chats import DATE, TELLS_DATE
 
 REPORT_EVERY = 256
+SEVERAL = 2
 AFTER_END = 3
 """Tokens at the end of an answer among which its end mark is: a line break or two may follow it."""
 
@@ -46,10 +47,13 @@ def write_sequences(job: Job) -> Written:
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
     found: dict[str, list[list[TokenSequence]]] = {name: [[]] * len(rows) for name, rows in rows_by_split.items()}
     total = sum(map(len, found.values()))
-    chats, told = False, list[str]()
+    chats, told, systems = False, list[str](), dict[str, None]()
     for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
         sequence, whole = encoder.encode(example), not (request.packing and isinstance(example.content, str))
         found[split][position] = [sequence] if whole else sequence.pieces(request.max_length)
+        if split == TRAIN and isinstance(example.content, Chat) and len(systems) < SEVERAL:
+            first = example.content.messages[0]
+            systems[str(first["content"]) if first["role"] == SYSTEM else ""] = None
         if not chats and split == TRAIN and isinstance(example.content, Chat):
             chats, told = True, [*_dated(tokenizer, example.content), *_endless(tokenizer, example.content, sequence)]
         if done % REPORT_EVERY == 0 or done == total:
@@ -87,6 +91,7 @@ def write_sequences(job: Job) -> Written:
         pad_token_id=int(tokenizer.pad_token_id),
         notes=tuple(notes),
         chats=chats,
+        systems=tuple(systems) if any(systems) else (),
     )
 
 

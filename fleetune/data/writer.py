@@ -114,6 +114,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
                 *written.notes,
             ),
             chats=written.chats,
+            systems=written.systems,
             local=_local_info(asked, written),
             files=file_digests(part),
         )
