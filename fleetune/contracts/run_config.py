@@ -201,6 +201,11 @@ class DataRequest:
         return self.validation if isinstance(self.validation, float) else self.test_fraction
 
     @property
+    def by_content(self) -> bool:
+        """True: a sample is held out by its content alone."""
+        return self.split_by_content or self.newest_files is not None
+
+    @property
     def only_tested(self) -> bool:
         """True: nothing is trained on."""
         return self.validation == 1.0

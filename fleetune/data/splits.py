@@ -69,12 +69,12 @@ def split_rows(
 
     Rows with equal `keys` [rows] are the same sample and stay in one split, so no test sample is a training sample. A
     sample with more than half as many rows as are to be held out is trained on, where there are enough others.
-    With `newest_files` or `split_by_content`, a row's split depends on its content and not on the other rows.
+    With `by_content`, a row's split depends on its content and not on the other rows.
     Raises Refused if there are too few distinct samples to hold one out.
     """
     _, groups = np.unique(keys, return_inverse=True)
     distinct = int(groups.max(initial=-1)) + 1
-    if request.newest_files is not None or request.split_by_content:
+    if request.by_content:
         tested = held_out(keys, request.held_out_share, seed)
         if not tested.any() or tested.all():
             raise _too_few(request, distinct)

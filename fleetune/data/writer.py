@@ -108,6 +108,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
             pad_token_id=written.pad_token_id,
             notes=(
                 *_input_notes(spec),
+                *_split_notes(job),
                 *other_split(job),
                 *source.notes,
                 *cut_notes(source, spec.task),
@@ -137,10 +138,9 @@ def check_lengths(request: DataRequest, spec: InputSpec) -> None:
     if spec.is_text and spec.pretrained and spec.tokenizer is None and (spec.vocab_size or 0) > MOST_BYTES:
         raise Told(
             "data: the model has no tokenizer file in its folder, and its vocabulary of {vocab_size} tokens is not one "
-            "of bytes; copy its tokenizer there from where it comes (tokenizer.json and tokenizer_config.json, or "
-            "{others})",
+            "of bytes; copy its tokenizer there from where it comes: tokenizer.json and tokenizer_config.json, or "
+            "vocab.txt, vocab.json and merges.txt, tokenizer.model, or spiece.model",
             vocab_size=spec.vocab_size,
-            others="vocab.txt, or vocab.json and merges.txt, or tokenizer.model, or spiece.model",
         )
     if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
         raise Told(
@@ -394,6 +394,15 @@ def _input_notes(spec: InputSpec) -> tuple[str, ...]:
             "which its weights may be untrained",
         )
     return ()
+
+
+def _split_notes(job: Job) -> Iterator[str]:
+    """Tell of a model of an earlier run that its test rows may be others, as they are drawn by how many there are."""
+    if job.spec.continued and not (job.test_tables or job.request.by_content or job.asked.shared):
+        yield (
+            "the model to start from is that of an earlier run, which may have trained on what is tested on here, if "
+            "the data were others then; name what to test on (data.validation), or set data.split_by_content each time"
+        )
 
 
 @contextmanager

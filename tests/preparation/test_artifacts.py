@@ -51,7 +51,7 @@ def test_training_goes_on_with_the_same_classes(lora: Lora | None, tmp_path: Pat
 def test_an_earlier_run_is_not_given_other_classes(tmp_path: Path) -> None:
     """Bug: a class that appeared one night began the promoted head anew, or took the place of a class without rows.
     A folder of an earlier run goes on with its classes or some of them; others are refused by name, unless the request
-    asks for a new head."""
+    asks for a new head. What it trained on may be tested on where the split is drawn, which is told."""
     request = finished(tmp_path / "model")
     (tmp_path / "model" / "README.md").write_text("# A model\n\n## Receipt\n")
     new = r"did not learn labels kiwi \(it has pear, fig, apple\).*begin from the base model.*leave their rows out"
@@ -65,7 +65,9 @@ def test_an_earlier_run_is_not_given_other_classes(tmp_path: Path) -> None:
                 prepared_below(folder, request, given)
         named = dataclasses.replace(request, config={"id2label": dict(enumerate(fruits))}) if said else request
         _, folders = prepared_below(folder, named, given)
-        assert PreparedData(folders.data).labels == (fruits if said else ORDER)
+        data = PreparedData(folders.data)
+        assert data.labels == (fruits if said else ORDER)
+        assert any("may have trained on what is tested on here" in note for note in data.info.notes)
 
 
 def adapter(request: ModelRequest, folder: Path) -> Lora:
