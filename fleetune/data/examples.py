@@ -187,8 +187,8 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
 def check_heading(table: Table, location: str, values: Mapping[str, Any]) -> None:
     """Refuse a row of each column's name, as where files were joined; one name alone may be a text outside of CSV."""
     cells = {each.strip("\ufeff ") for each in values.values() if isinstance(each, str)}
-    names = {name for name, cell in values.items() if cell or not name.startswith(UNNAMED)}
-    if cells and cells - {""} == names and (len(cells) > 1 or isinstance(table, CsvTable)):
+    blank = {name for name, cell in values.items() if isinstance(cell, str) and not cell and name.startswith(UNNAMED)}
+    if cells and cells - {""} == values.keys() - blank and (len(cells) > 1 or isinstance(table, CsvTable)):
         raise Told(
             "{location} holds the names of columns ({}), as the heading of a file does; leave it out",
             ", ".join(values),
