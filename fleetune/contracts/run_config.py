@@ -133,6 +133,8 @@ class DataRequest:
     """Exactly this many, from the same shuffle; a data set with fewer is refused."""
     test_fraction: float = 0.2
     """Share of the samples held out for testing if the source has no test split."""
+    split_by_content: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: its content alone decides whether a sample is held out, as with `newest_files`; `promote` sets it."""
     local: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
     """Device -> source that lies on it and stays there: its lane trains on all of it, and `source` is only tested on.
     For split-learning and lola-deft."""
@@ -197,6 +199,11 @@ class DataRequest:
     def held_out_share(self) -> float:
         """Share of the samples that is held out for testing where there is no test split."""
         return self.validation if isinstance(self.validation, float) else self.test_fraction
+
+    @property
+    def by_content(self) -> bool:
+        """True: a sample is held out by its content alone."""
+        return self.split_by_content or self.newest_files is not None
 
     @property
     def only_tested(self) -> bool:
@@ -326,6 +333,8 @@ class RunConfig:
             object.__setattr__(self, "profile", replace(self.profile, partial=True))
         if self.promote is None:
             return
+        if not self.data.streaming:  # of a stream, as many rows are read each time
+            object.__setattr__(self, "data", replace(self.data, split_by_content=True))
         one_of(f"promote: for {self.model.task}", "score", self.promote.score, SCORES[self.model.task])
         if self.fleet.simulated:
             raise Refused(

@@ -53,6 +53,11 @@ class TokenSequence:
         """The first tokens."""
         return TokenSequence(self.ids[:length], self.labels[:length])
 
+    def pieces(self, length: int) -> list["TokenSequence"]:
+        """All tokens, so many at a time; of a last one alone nothing is learned."""
+        starts = range(0, max(1, len(self.ids) - 1), length)
+        return [TokenSequence(self.ids[at : at + length], self.labels[at : at + length]) for at in starts]
+
 
 @dataclass(frozen=True)
 class SequenceEncoder:

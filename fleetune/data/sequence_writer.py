@@ -11,16 +11,17 @@ from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
 from fleetune.data.dialogues import Chat
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, column_notes, placed_examples, saved_tokenizer, survey
-from fleetune.data.messages import ASSISTANT
-from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
+from fleetune.data.messages import ASSISTANT, SYSTEM
+from fleetune.data.prepared_data import IDS, POSITIONS, Array, SplitInfo, create_arrays
 from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
 from fleetune.data.side_columns import SideColumns
 from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
-from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays
+from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays, unknown_notes
 from fleetune.data.written_chats import DATE, TELLS_DATE
 
 REPORT_EVERY = 256
+SEVERAL = 2
 AFTER_END = 3
 """Tokens at the end of an answer among which its end mark is: a line break or two may follow it."""
 
@@ -33,7 +34,8 @@ def has_sequences(job: Job) -> bool:
 
 
 def write_sequences(job: Job) -> Written:
-    """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out.
+    """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out. Of a
+    plain text that shares sequences, the rest is samples too.
 
     Holds all tokens in memory, 8 bytes each. Raises Refused if a split has nothing left.
     """
@@ -42,11 +44,15 @@ def write_sequences(job: Job) -> Written:
     rows_by_split = assign_rows(job, surveys)
     tokenizer = saved_tokenizer(job)
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
-    found: dict[str, list[TokenSequence | None]] = {name: [None] * len(rows) for name, rows in rows_by_split.items()}
+    found: dict[str, list[list[TokenSequence]]] = {name: [[]] * len(rows) for name, rows in rows_by_split.items()}
     total = sum(map(len, found.values()))
-    chats, told = False, list[str]()
+    chats, told, systems = False, list[str](), dict[str, None]()
     for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
-        found[split][position] = sequence = encoder.encode(example)
+        sequence, whole = encoder.encode(example), not (request.packing and isinstance(example.content, str))
+        found[split][position] = [sequence] if whole else sequence.pieces(request.max_length)
+        if split == TRAIN and isinstance(example.content, Chat) and len(systems) < SEVERAL:
+            first = example.content.messages[0]
+            systems[str(first["content"]) if first["role"] == SYSTEM else ""] = None
         if not chats and split == TRAIN and isinstance(example.content, Chat):
             chats, told = True, [*_dated(tokenizer, example.content), *_endless(tokenizer, example.content, sequence)]
         if done % REPORT_EVERY == 0 or done == total:
@@ -55,7 +61,7 @@ def write_sequences(job: Job) -> Written:
     hashes: dict[str, list[bytes]] = {}
     notes = [*column_notes(surveys), *told, *encoder.notes(total)]
     for name, sequences in found.items():
-        fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
+        fitted = fit([piece for pieces in sequences for piece in pieces], request.max_length)
         if not fitted.sequences:
             raise Told(
                 "data: no {} sample has a token with loss within max_length {max_length} (the longest has {} "
@@ -65,8 +71,14 @@ def write_sequences(job: Job) -> Written:
                 max_length=request.max_length,
             )
         notes += fitted.note(name, request.max_length)
+        if longer := sum(len(pieces) > 1 for pieces in sequences):
+            notes.append(
+                f"{longer} of {len(sequences)} {name} texts are longer than max_length {request.max_length}, and are "
+                "read as several samples"
+            )
         together = pack if request.packing else pad
-        info, _ = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
+        info, arrays = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
+        notes += unknown_notes(tokenizer, arrays[IDS]) if name == TRAIN else ()
         splits.append(info)
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
     if TEST in hashes and not job.asked.local and not request.only_tested:
@@ -78,6 +90,7 @@ def write_sequences(job: Job) -> Written:
         pad_token_id=int(tokenizer.pad_token_id),
         notes=tuple(notes),
         chats=chats,
+        systems=tuple(systems) if any(systems) else (),
     )
 
 

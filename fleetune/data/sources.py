@@ -246,7 +246,7 @@ def _check_test_rows(request: DataRequest, source: DataSource, requested: int) -
     if source.test:
         check_test_rows(request, _count_rows(source.test, requested))
         return
-    if request.newest_files is not None:
+    if request.by_content:
         return  # how many rows are held out is known once all are read
     limit = math.ceil(requested / request.held_out_share) + 1
     check_test_rows(request, held_out_count(_count_rows(source.train, limit), request.held_out_share))

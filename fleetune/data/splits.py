@@ -74,12 +74,12 @@ def split_rows(
 
     Rows with equal `keys` [rows] are the same sample and stay in one split, so no test sample is a training sample. A
     sample with more than half as many rows as are to be held out is trained on, where there are enough others.
-    With `newest_files`, a row's split depends on its content and not on the other rows.
+    With `by_content`, a row's split depends on its content and not on the other rows.
     Raises Refused if there are too few distinct samples to hold one out.
     """
     _, groups = np.unique(keys, return_inverse=True)
     distinct = int(groups.max(initial=-1)) + 1
-    if request.newest_files is not None:
+    if request.by_content:
         tested = held_out(keys, request.held_out_share, seed)
         if not tested.any() or tested.all():
             raise _too_few(request, distinct)
@@ -232,8 +232,8 @@ def _in_order(name: str) -> tuple[list[str | int], str]:
 def held_out(keys: Keys, fraction: float, seed: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Whether each row is held out for testing, about `fraction` of them, decided by its content and the seed alone.
 
-    A row that one window trains on is never what another window tests on, so that a model which continues from an
-    earlier window is not scored on what it has seen. `keys` are hashes of the rows' contents.
+    A row that is trained on today is never what tomorrow's larger file, or another window, tests on, so that a model
+    which goes on is not scored on what it has seen. `keys` are hashes of the rows' contents.
     """
     mixed = keys ^ np.random.Generator(np.random.PCG64([seed, *b"window"])).integers(1 << 63, dtype=np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64, a bijection

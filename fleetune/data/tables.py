@@ -109,6 +109,8 @@ LONGEST_FIELD = 1 << 24
 """Most characters of a CSV field: a quote that is never closed does not fill the memory."""
 FILE_FORMAT, END_OF_STREAM = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 """Beginning of Arrow files that are no stream, and end of those that are."""
+UNNAMED = "Unnamed: "
+"""Name of a CSV column without one, before its number from 0, as pandas has it."""
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
@@ -333,7 +335,8 @@ def _csv_records(reader: Iterator[list[str]]) -> Iterator[list[str]]:
 
 def _open_csv(path: Path) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        columns = tuple(next(_csv_records(csv.reader(lines, strict=True)), ()))
+        heading = next(_csv_records(csv.reader(lines, strict=True)), [])
+    columns = tuple(name if name.strip() else f"{UNNAMED}{number}" for number, name in enumerate(heading))
     if not columns:
         raise Told("{}: the file is empty; give a header line and records", path)
     _check_columns(path, columns)

@@ -36,6 +36,7 @@ def input_spec(request: ModelRequest) -> InputSpec:
     size = None if processed else _image_size(config)
     text = text_part(config)
     any_shape = config.vision_config if config.model_type == ANY_SHAPE else None
+    continued = is_continued(request)
     if head_of(request.task) == "image-classification" and size is None and not has_processor and not any_shape:
         size = 32  # convolutional networks take any size; this is the smallest that every family here can halve
     return InputSpec(
@@ -49,7 +50,8 @@ def input_spec(request: ModelRequest) -> InputSpec:
         patches=(any_shape.patch_size, any_shape.num_patches) if any_shape else None,
         channels=int(getattr(any_shape or config, "num_channels", 3)),
         labels=_class_names(config, request),
-        numbered="id2label" in (request.config or {}) or _adapter_names_classes(request) or is_continued(request),
+        numbered="id2label" in (request.config or {}) or _adapter_names_classes(request) or continued,
+        continued=continued,
         image_processor=folder if has_processor else None,
         precision=request.precision,
     )

@@ -1,6 +1,7 @@
 """Class ids of labels, and notes where data and model disagree."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ def test_a_model_that_is_trained_on_keeps_its_classes(tmp_path: Path) -> None:
     assert data.labels == ("no", "yes", "perhaps")
     assert by_text(data) == {row["text"]: row["label"] for row in NUMBERED}
     assert data.info.notes[0] == "labels are numbers and count as the model's own: 0 no, 1 yes, 2 perhaps"
+
+
+def test_numbers_of_an_earlier_run_are_names(tmp_path: Path) -> None:
+    """Bug: a run that had learned classes 1 and 2, given 0 and 1, took the rows of its class 1 for class 2."""
+    source = json_lines(tmp_path / "r.jsonl", NUMBERED)
+    with pytest.raises(Refused, match=r"did not learn labels 0 \(it has 1, 2\)"):
+        prepared(tmp_path / "d", source, replace(for_model("1", "2", numbered=True), continued=True))
 
 
 @pytest.mark.parametrize("first", [0, 1])

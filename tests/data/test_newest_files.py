@@ -1,13 +1,16 @@
-"""The newest files of a folder."""
+"""The newest files of a folder, and a file that grows."""
 
 from pathlib import Path
 
 import pytest
 
-from fleetune.contracts.run_config import DataRequest
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import DataRequest, RunConfig
+from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest, validate_data
+from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
-from tests.support.data.samples import json_lines, prepared, texts
+from tests.support.data.samples import TEXT, json_lines, prepared, texts
 
 DAYS = ("2026-11-19", "2026-11-20", "2026-11-21", "2026-11-22")
 
@@ -49,6 +52,27 @@ def test_no_window_tests_on_what_another_trained_on(days: Path, tmp_path: Path) 
     rows = texts(late, "train") + texts(late, "test")
     assert {text.split()[0] for text in rows} == {"2026-11-21", "2026-11-22", "2026-11-23"} and len(rows) == 120
     assert 10 <= late.size("test") <= 40, "about a fifth"
+
+
+def test_a_file_that_grows_tests_on_nothing_that_was_trained_on(tmp_path: Path) -> None:
+    """Bug: with `promote`, the split of a file was drawn by its number of rows, so that most of what a night tested on
+    was what the promoted model had trained on."""
+    rows = [{"text": f"pear {n}", "label": ("pear", "apple")[n % 2]} for n in range(200)]
+    nights = list[PreparedData]()
+    for known in (150, 200):
+        source = str(json_lines(tmp_path / "rows.jsonl", rows[:known]))
+        model = {"task": TEXT.task, "config": {"model_type": "bert"}}
+        plain = {
+            "name": "nightly",
+            "model": model,
+            "data": {"source": source},
+            "training": {"rounds": 1},
+            "promote": {},
+        }
+        prepare_data(json_io.load(RunConfig, plain, "run").data, TEXT, tmp_path / str(known), seed=3)
+        nights.append(PreparedData(tmp_path / str(known)))
+    assert set(texts(nights[0], "train")).isdisjoint(texts(nights[1], "test"))
+    assert set(texts(nights[0], "test")) < set(texts(nights[1], "test"))
 
 
 def test_a_folder_without_training_files_has_no_window(days: Path, tmp_path: Path) -> None:

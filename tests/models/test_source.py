@@ -69,6 +69,7 @@ class Hub:
 
     def point(self, commit: str, branch: str = "main") -> None:
         """Move a branch to a commit."""
+        (self._folder / "refs" / branch).parent.mkdir(parents=True, exist_ok=True)
         (self._folder / "refs" / branch).write_text(commit)
 
 
@@ -259,6 +260,24 @@ def test_a_name_that_the_hub_cannot_have_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(Refused, match="source 'owner/my model' is neither a folder here nor readable from the hub"):
         pin_revision(ModelRequest(task="causal-lm", source="owner/my model"))
+
+
+def test_where_a_hub_name_may_have_other_weights_is_told(hub: Hub) -> None:
+    """Bug: of a name that has pytorch_model.bin alone, the only advice was to save a model that nobody has opened."""
+    folder = source_folder(ModelRequest(task="sequence-classification", source=NAME)) or Path()
+    (folder / "model.safetensors").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForSequenceClassification"]}))
+    convert = r"transformers\.BertForSequenceClassification\.from_pretrained\('owner/tiny'\)\.save_pretrained\(FOLDER\)"
+    with pytest.raises(Refused, match=rf"owner/tiny's page .* model\.revision: refs/pr/N .*{convert}"):
+        weight_files(folder)
+
+
+def test_a_pull_request_is_a_revision(hub: Hub) -> None:
+    """Its commit is taken as that of a branch."""
+    hub.point(SECOND, "refs/pr/1")
+    request = ModelRequest(task="causal-lm", source=NAME, revision="refs/pr/1")
+    assert pin_revision(request).revision == SECOND
 
 
 @pytest.mark.parametrize("names", ["one", "shards", "own"])

@@ -64,6 +64,28 @@ def test_a_size_of_images_is_refused_before_any_is_decoded(tmp_path: Path) -> No
         prepare(task)
 
 
+def test_an_earlier_run_is_not_given_other_classes(tmp_path: Path) -> None:
+    """Bug: a class that appeared one night began the promoted head anew, or took the place of a class without rows.
+    A folder of an earlier run goes on with its classes or some of them; others are refused by name, unless the request
+    asks for a new head. What it trained on may be tested on where the split is drawn, which is told."""
+    request = finished(tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("# A model\n\n## Receipt\n")
+    new = r"did not learn labels kiwi \(it has pear, fig, apple\).*begin from the base model.*leave their rows out"
+    for fruits, said in (((*ORDER, "kiwi"), new), (("pear", "kiwi", "apple"), new), (("apple", "fig"), None)):
+        folder = tmp_path / "-".join(fruits)
+        folder.mkdir()
+        rows = [{"text": f"{n} {fruits[n % len(fruits)]}", "label": fruits[n % len(fruits)]} for n in range(12)]
+        given = DataRequest(source=str(json_lines(folder / "rows.jsonl", rows)), max_length=10)
+        if said is not None:
+            with pytest.raises(Refused, match=said):
+                prepared_below(folder, request, given)
+        named = dataclasses.replace(request, config={"id2label": dict(enumerate(fruits))}) if said else request
+        _, folders = prepared_below(folder, named, given)
+        data = PreparedData(folders.data)
+        assert data.labels == (fruits if said else ORDER)
+        assert any("may have trained on what is tested on here" in note for note in data.info.notes)
+
+
 def adapter(request: ModelRequest, folder: Path) -> Lora:
     """An exported adapter for the three fruits on that model, and the request that starts from it."""
     lora = Lora(r=2, alpha=4, targets=("query",))

@@ -17,6 +17,8 @@ from fleetune.store import StageRecord, Store
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
 from flows.notebook import FinishedRun
+from tests.support.data.chat_samples import chat_spec
+from tests.support.data.samples import json_lines, prepared
 from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of, stored_run
 
 
@@ -146,6 +148,38 @@ def test_chats_are_told_that_a_model_of_plain_texts_is_asked(
     told = capsys.readouterr().err
     assert "note: 1 written by the tokenizer's chat template, which the model was not trained with" in told
     assert "the first is " + str(tmp_path / "rows.jsonl: line 1") in told
+
+
+def test_texts_are_asked_after_the_systems_message_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bug: a model that had met the same system's message in every row was asked without it, and without a word."""
+    found, _ = run_of(tmp_path, ModelRequest(task="causal-lm", config={**GPT2, "vocab_size": 300, "n_positions": 128}))
+    spec, told, asked = chat_spec(tmp_path / "t"), list[str](), list[list[str]]()
+    user = {"role": "user", "content": "why?"}
+    given = json_lines(tmp_path / "asked.jsonl", [{"messages": [{"role": "system", "content": "be brief"}, user]}])
+    for name, systems in (("one", ["be brief"]), ("more", ["be brief", "be long", ""]), ("none", [""])):
+        rows = [{"system": systems[n % len(systems)], "instruction": f"{n}?", "output": f"{n}."} for n in range(12)]
+        data = prepared(tmp_path / name, json_lines(tmp_path / "r.jsonl", rows), spec, max_length=96)
+        capsys.readouterr()
+        predictions = predict(replace(found, data=data.folder), Asked(texts=["why?"], files=[given], new_tokens=24))
+        asked.append([one.text for one in predictions])
+        told.append(capsys.readouterr().err.split("\n")[0])
+    assert asked[0][0] == asked[0][1], "the text is asked as the row with that message"
+    assert asked[1] == asked[2] and asked[1][0] != asked[1][1]
+    assert told[0] == "note: texts are asked after the system's message of training, 'be brief'"
+    assert told[1].startswith("note: texts are asked without a system's message, of which training had several")
+    assert "system" not in told[2]
+
+
+def test_the_name_of_a_file_is_no_text(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: `predict latest rows.csv` classified these words. From the input, they may be meant."""
+    (tmp_path / "rows.csv").write_text("text\nnumber 3\n")
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, [*command, "number 1", "rows.csv"])
+    assert (ended.exit_code, ended.stdout) == (64, "")
+    assert "rows.csv: a file of this name is here; give --file rows.csv" in " ".join(ended.stderr.split())
+    assert CliRunner().invoke(app, command, input="rows.csv").stdout.endswith("  rows.csv\n")
 
 
 def test_what_is_odd_about_predictions_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
