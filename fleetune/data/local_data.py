@@ -37,7 +37,10 @@ from fleetune.data.sources import checked_digest, content_digest, open_source, v
 from fleetune.data.writer import ensure_data
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
-COUNTS = re.compile(r"\d+ of \d+ (texts|pairs|train samples) [a-z_ \d,:;]+")
+COUNTS = re.compile(
+    r"\d+ of \d+ (rows|pairs|(train )?texts|train samples) (are longer|are left out|have a text longer)"
+    r"([a-z_ \d,:;]|\d\.\d%|data\.packing)+"
+)
 """Notes on what is cut or left out, which hold words of ours and numbers alone."""
 LONGEST = re.compile(r" \(the longest has \d+ tokens\)")
 """Tells of a single sample."""
