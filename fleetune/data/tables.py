@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -336,11 +337,17 @@ def _csv_records(reader: Iterator[list[str]]) -> Iterator[list[str]]:
 def _open_csv(path: Path) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         heading = next(_csv_records(csv.reader(lines, strict=True)), [])
-    columns = tuple(name if name.strip() else f"{UNNAMED}{number}" for number, name in enumerate(heading))
+    columns = tuple(name if name.strip() else _made_name(heading, number) for number, name in enumerate(heading))
     if not columns:
         raise Told("{}: the file is empty; give a header line and records", path)
     _check_columns(path, columns)
     return CsvTable(path=path, columns=columns)
+
+
+def _made_name(heading: Sequence[str], number: int) -> str:
+    """That of pandas for a column without one, also where it was saved under it before."""
+    made = (f"{UNNAMED}{number}{again and f'.{again}' or ''}" for again in count())
+    return next(name for name in made if name not in heading)
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:

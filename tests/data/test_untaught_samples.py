@@ -127,6 +127,9 @@ def test_rows_without_a_text_are_left_out_of_classes(tmp_path: Path) -> None:
     assert data.labels == ("ham", "spam")
     assert "1 of 14 rows are left out: their text is empty" in data.info.notes
     assert "rows have columns that are not read: Unnamed: 3" in data.info.notes
+    (tmp_path / "saved.csv").write_text(",Unnamed: 0.1,Unnamed: 0,text,label\n0,0,0,a,ham\n1,1,1,b,spam\n2,2,2,c,ham\n")
+    twice = prepared(tmp_path / "s", tmp_path / "saved.csv", TEXT)  # by pandas, each time with its index: a bug, too
+    assert twice.size("train") + twice.size("test") == 3
     (tmp_path / "twice.csv").write_text("v1,v2,,,\nham,a text,,,\nv1,v2,,,\n")
     with pytest.raises(Refused, match="line 3 holds the names of columns"):
         prepared(tmp_path / "e", tmp_path / "twice.csv", TEXT, text_column="v2", label_column="v1")
