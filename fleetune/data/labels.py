@@ -307,8 +307,8 @@ def _match_model(spelled: Mapping[RawLabel, str], spec: InputSpec, table_name: s
         raise Told(
             "{}: the earlier run that this one starts from did not learn labels {} (it has {}), and a head for them "
             "would begin anew, or give them the places of others; begin from the base model (with promote: under "
-            "another name of the run), leave their rows out, or, for a new head, give all classes as "
-            "model.config.id2label",
+            "another name of the run), leave their rows out, or, for a new head of another number of classes, give all "
+            "as model.config.id2label",
             table_name,
             shortlist([name for name in names if not {name, name.casefold()} & {*plain, *folded}] or names),
             shortlist(known),

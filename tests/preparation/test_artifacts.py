@@ -16,7 +16,7 @@ from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 from fleetune.preparation.prepare import PreparationTask, prepare
 from tests.support.data.samples import json_lines
-from tests.support.preparation.instances import prepared_below
+from tests.support.preparation.instances import preparation_task, prepared_below
 from tests.support.training.model_families import BY_NAME, TEXT, model_request
 
 ORDER = ("pear", "fig", "apple")
@@ -84,6 +84,22 @@ def test_an_earlier_run_is_not_given_other_classes(tmp_path: Path) -> None:
         data = PreparedData(folders.data)
         assert data.labels == (fruits if said else ORDER)
         assert any("may have trained on what is tested on here" in note for note in data.info.notes)
+
+
+def test_other_names_for_the_head_of_an_earlier_run_are_told(tmp_path: Path) -> None:
+    """Bug: the refusal said that all classes in the request make a new head; as many as before kept the old one, in
+    silence. The same names are no news."""
+    request = finished(tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("# A model\n\n## Receipt\n")
+    for classes, told in ((("pear", "kiwi", "apple"), True), (ORDER, False)):
+        folder, said = tmp_path / classes[1], list[str]()
+        folder.mkdir()
+        rows = [{"text": f"{n} {classes[n % 3]}", "label": classes[n % 3]} for n in range(12)]
+        given = DataRequest(source=str(json_lines(folder / "rows.jsonl", rows)), max_length=10)
+        named = dataclasses.replace(request, config={"id2label": dict(enumerate(classes))})
+        prepare(dataclasses.replace(preparation_task(folder, named, given), note=said.append))
+        found = [note for note in said if "whose head stays: its classes pear, fig, apple are called" in note]
+        assert len(found) == told
 
 
 def adapter(request: ModelRequest, folder: Path) -> Lora:
