@@ -32,6 +32,7 @@ ANNEX = "/annex/objects/"
 DATA_SOURCE, DATA_VALIDATION, DATA_LOCAL = "data.source", "data.validation", "data.local."
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
 CHAT_TEMPLATE = "data.chat_template"
+STREAMING, BY_CONTENT = "streaming", "split_by_content"
 FILES_ONLY = (LORA_START, JOIN_TOKEN, ENGINE_TLS, CHAT_TEMPLATE)
 """Settings that name a file or folder and nothing else."""
 CRON_FIELDS = 5
@@ -46,6 +47,8 @@ class _Origin:
 
     owner: str
     folder: Path
+    new: bool = False
+    """It is no config of a past run."""
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
@@ -53,7 +56,7 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
 
     Refused with the file, the key, the value and the allowed values when anything is wrong.
     """
-    return _config(yaml_file.read(path), sets, _Origin(owner=str(path), folder=path.absolute().parent))
+    return _config(yaml_file.read(path), sets, _Origin(owner=str(path), folder=path.absolute().parent, new=True))
 
 
 def with_changes(config: RunConfig, sets: Sequence[str], owner: str, folder: Path = RUNS) -> RunConfig:
@@ -70,11 +73,15 @@ def title(config: RunConfig) -> str:
 def _config(plain: dict[str, Any], sets: Sequence[str], origin: "_Origin") -> RunConfig:
     files = {section: _fill_section(plain, section, origin) for section in FOLDERS}
     _fill_devices(plain.get("fleet"), origin)
+    promoted = None if origin.new else plain.get("promote")  # what was promoted before goes on as it was split
     for change in sets:
         apply_change(plain, change)
         section = change.partition("=")[0].partition(".")[0].strip()
         files[section] = _fill_section(plain, section, origin) or files.get(section)
         _fill_devices(plain.get("fleet"), origin)
+    data = plain.get("data")
+    if promoted is None and plain.get("promote") is not None and isinstance(data, dict) and not data.get(STREAMING):
+        data.setdefault(BY_CONTENT, True)  # of a stream, as many rows are read each time
     try:
         _resolve_paths(plain, origin)
         config = json_io.load(RunConfig, plain, origin.owner)

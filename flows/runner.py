@@ -97,7 +97,7 @@ class Runner:
             self._open.enter_context(self._containers)
         self.context.store.tidy()
         self._tracker.update(number=self.context.store.runs.next_number())
-        if note := self._move_note():
+        for note in filter(None, (self._move_note(), promotion.split_note(self.context.store, self.config))):
             self.context.listen(StageEvent(stage="run", kind="note", text=note))
         return self
 

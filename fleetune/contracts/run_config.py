@@ -134,7 +134,8 @@ class DataRequest:
     test_fraction: float = 0.2
     """Share of the samples held out for testing if the source has no test split."""
     split_by_content: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """True: its content alone decides whether a sample is held out, as with `newest_files`; `promote` sets it."""
+    """True: its content alone decides whether a sample is held out, as with `newest_files`; the default
+    of run files with `promote`."""
     local: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
     """Device -> source that lies on it and stays there: its lane trains on all of it, and `source` is only tested on.
     For split-learning and lola-deft."""
@@ -333,8 +334,6 @@ class RunConfig:
             object.__setattr__(self, "profile", replace(self.profile, partial=True))
         if self.promote is None:
             return
-        if not self.data.streaming:  # of a stream, as many rows are read each time
-            object.__setattr__(self, "data", replace(self.data, split_by_content=True))
         one_of(f"promote: for {self.model.task}", "score", self.promote.score, SCORES[self.model.task])
         if self.fleet.simulated:
             raise Refused(

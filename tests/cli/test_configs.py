@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from flows import configs
 
@@ -143,6 +145,17 @@ def test_changed_again(run_file: Path) -> None:
     assert configs.with_changes(config, [], "RUN") == config
     with pytest.raises(Refused, match=r"training: rounds must be a number above 0 \(got -1\)"):
         configs.with_changes(config, ["training.rounds=-1"], "RUN")
+
+
+def test_what_is_promoted_is_split_by_content_from_its_first_run_on(run_file: Path) -> None:
+    """Bug: the split of an explicit false was overridden in silence, and records of runs before showed true."""
+    promote = "promote={score: loss}"
+    assert configs.load(run_file, [promote]).data.split_by_content
+    assert not configs.load(run_file, [promote, "data.split_by_content=false"]).data.split_by_content
+    plain = configs.load(run_file)
+    assert not plain.data.split_by_content and configs.with_changes(plain, [promote], "plain").data.split_by_content
+    before = json_io.load(RunConfig, {**json_io.dump(plain), "promote": {"score": "loss"}}, "before")
+    assert not configs.with_changes(before, ["seed=3"], "before").data.split_by_content
 
 
 def test_patterns_and_validation_are_relative_to_the_run_file(run_file: Path) -> None:

@@ -62,15 +62,14 @@ def test_nothing_is_promoted_on_simulated_devices() -> None:
 
 
 def test_no_stage_key_has_them() -> None:
-    """A schedule or promotion that is added or changed runs no stage again, but that a promotion splits the data by
-    their content; and a config without them is written without them."""
+    """A schedule or promotion that is added or changed runs no stage again, and a config without them is written
+    without them."""
     bare = config()
-    split = replace(bare, data=replace(bare.data, split_by_content=True))
     full = replace(bare, schedule=Schedule(cron="0 2 * * *"), promote=PromotionRequest())
     plain = json_io.dump(full)
     assert json_io.load(RunConfig, plain, "it") == full and {*plain} - {*json_io.dump(bare)} == {"schedule", "promote"}
     for spec in STAGES:
-        assert config_slice(spec, plain) == config_slice(spec, json_io.dump(split))
+        assert config_slice(spec, plain) == config_slice(spec, json_io.dump(bare))
 
 
 def test_every_task_has_scores() -> None:

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fleetune.contracts import json_io
-from fleetune.contracts.run_config import DataRequest, RunConfig
+from fleetune.contracts.run_config import DataRequest
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest, validate_data
-from fleetune.data.writer import prepare_data
 from fleetune.errors import Refused
 from tests.support.data.samples import TEXT, json_lines, prepared, texts
 
@@ -60,17 +58,8 @@ def test_a_file_that_grows_tests_on_nothing_that_was_trained_on(tmp_path: Path) 
     rows = [{"text": f"pear {n}", "label": ("pear", "apple")[n % 2]} for n in range(200)]
     nights = list[PreparedData]()
     for known in (150, 200):
-        source = str(json_lines(tmp_path / "rows.jsonl", rows[:known]))
-        model = {"task": TEXT.task, "config": {"model_type": "bert"}}
-        plain = {
-            "name": "nightly",
-            "model": model,
-            "data": {"source": source},
-            "training": {"rounds": 1},
-            "promote": {},
-        }
-        prepare_data(json_io.load(RunConfig, plain, "run").data, TEXT, tmp_path / str(known), seed=3)
-        nights.append(PreparedData(tmp_path / str(known)))
+        source = json_lines(tmp_path / "rows.jsonl", rows[:known])
+        nights.append(prepared(tmp_path / str(known), source, TEXT, split_by_content=True))
     assert set(texts(nights[0], "train")).isdisjoint(texts(nights[1], "test"))
     assert set(texts(nights[0], "test")) < set(texts(nights[1], "test"))
 
