@@ -229,6 +229,11 @@ class DataRequest:
             raise Refused(
                 "data: streaming reads no more rows than it is asked for; give data.train_samples and data.test_samples"
             )
+        if self.streaming and self.split_by_content and not self.only_tested:
+            raise Refused(
+                "data: split_by_content does not go with streaming, which reads as many rows as it is asked for; leave "
+                "one of them out"
+            )
 
     def _check_chats(self) -> None:
         one_of("data", "loss_on", self.loss_on, (COMPLETIONS, "all"))

@@ -121,21 +121,22 @@ def column_notes(surveys: Mapping[str, Survey]) -> Iterator[str]:
         yield f"{beside.empty} of {rows} rows are left out: their text is empty"
 
 
-def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> dict[str, RowIndices]:
-    """split -> indices of its rows, in the order in which they are stored."""
+def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> tuple[dict[str, RowIndices], tuple[str, ...]]:
+    """split -> indices of its rows, in the order in which they are stored; a sentence if fewer are tested on than was
+    asked for."""
     request, seed = job.request, job.seed
     if job.asked.shared is not None:
         rows = shuffled(np.arange(len(surveys[TRAIN].content_keys)), seed, TRAIN)
-        return {TRAIN: rows[: request.train_samples]}
+        return {TRAIN: rows[: request.train_samples]}, ()
     if TEST in surveys:
         every = {name: shuffled(np.arange(len(found.content_keys)), seed, name) for name, found in surveys.items()}
     else:
         every = dict(zip((TRAIN, TEST), split_rows(request, surveys[TRAIN].content_keys, seed), strict=True))
-    check_test_rows(request, len(every[TEST]))
+    fewer = check_test_rows(request, len(every[TEST]), held_out=TEST not in surveys)
     if request.only_tested and not predicts_tokens(job.spec.task):  # of which a single one may hold none to learn
         every[TRAIN] = np.arange(1)
     most = {TRAIN: request.train_samples}
-    return {name: rows[: most.get(name, request.test_samples)] for name, rows in every.items()}
+    return {name: rows[: most.get(name, request.test_samples)] for name, rows in every.items()}, fewer
 
 
 PlacedExample = tuple[str, int, Example]

@@ -41,7 +41,7 @@ def write_sequences(job: Job) -> Written:
     """
     request = job.request
     surveys = survey(job)
-    rows_by_split = assign_rows(job, surveys)
+    rows_by_split, fewer = assign_rows(job, surveys)
     tokenizer = saved_tokenizer(job)
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
     found: dict[str, list[list[TokenSequence]]] = {name: [[]] * len(rows) for name, rows in rows_by_split.items()}
@@ -59,7 +59,7 @@ def write_sequences(job: Job) -> Written:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = [*column_notes(surveys), *told, *encoder.notes(total)]
+    notes = [*column_notes(surveys), *fewer, *told, *encoder.notes(total)]
     for name, sequences in found.items():
         fitted = fit([piece for pieces in sequences for piece in pieces], request.max_length)
         if not fitted.sequences:
@@ -119,21 +119,21 @@ def write_documents(job: Job) -> Written:
     texts = [str(one.content) for table in source.train for one in examples(table, source, job.spec)]
     beside = SideColumns(source, job.spec)
     keys = survey_tables(source.train, source, job.spec, job.progress, beside).content_keys
-    splits, arrays = [], {}
+    splits, arrays, fewer = [], {}, tuple[str, ...]()
     limits = (request.train_samples, request.test_samples)
     dealt = (np.arange(len(texts)),) if job.asked.shared is not None else split_rows(request, keys, job.seed)
     for name, rows, limit in zip((TRAIN, TEST), dealt, limits, strict=False):
         reading = _with_progress((texts[row] for row in rows), len(rows), job.progress)
         blocks = pack_documents(tokenizer, reading, request.max_length, limit, job.spec)
         if name == TEST:
-            check_test_rows(request, len(next(iter(blocks.values()))))
+            fewer = check_test_rows(request, len(next(iter(blocks.values()))), held_out=True)
         split, arrays[name] = _write(job, name, blocks)
         splits.append(split)
     return Written(
         labels=(),
         splits=tuple(splits),
         pad_token_id=int(tokenizer.pad_token_id),
-        notes=overlap_notes(arrays, None) if TEST in arrays and not job.asked.local else (),
+        notes=(*fewer, *(overlap_notes(arrays, None) if TEST in arrays and not job.asked.local else ())),
     )
 
 

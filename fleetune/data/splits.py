@@ -116,9 +116,12 @@ def held_out_count(rows: int, fraction: float) -> int:
     return min(max(1, round(rows * fraction)), rows - 1)
 
 
-def check_test_rows(request: DataRequest, found: int) -> None:
-    """Raise Refused if the test split has fewer rows than `test_samples` requests."""
+def check_test_rows(request: DataRequest, found: int, held_out: bool = False) -> tuple[str, ...]:
+    """Raise Refused if the test split has fewer rows than `test_samples` requests; return a sentence instead where they
+    are held out by content, by which nobody can ask for so many."""
     if request.test_samples is not None and found < request.test_samples:
+        if held_out and request.by_content and not request.only_tested:
+            return (f"test_samples asks for {request.test_samples} rows, and by their content {found} are held out",)
         raise Told(
             "data: test_samples asks for {test_samples} rows, but {named} has {} to test on; ask for at most {}, "
             "or give more",
@@ -127,6 +130,7 @@ def check_test_rows(request: DataRequest, found: int) -> None:
             test_samples=request.test_samples,
             named=request.named,
         )
+    return ()
 
 
 def shuffled(numbers: RowIndices, seed: int, split: str) -> RowIndices:

@@ -197,7 +197,7 @@ def _write_samples(job: Job) -> Written:
             classes=classes,
         )
     )
-    rows_by_split = assign_rows(job, surveys)
+    rows_by_split, fewer = assign_rows(job, surveys)
     splits = tuple(
         SplitInfo(name=name, samples=len(rows), arrays=encoder.arrays(len(rows)))
         for name, rows in rows_by_split.items()
@@ -214,6 +214,7 @@ def _write_samples(job: Job) -> Written:
         notes=(
             *classes.notes,
             *column_notes(surveys),
+            *fewer,
             *(() if isinstance(encoder, ImageEncoder) else encoder.notes(texts)),
             *(() if tokenizer is None else unknown_notes(tokenizer, arrays[TRAIN][IDS])),
             *untaught,

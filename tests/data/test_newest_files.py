@@ -64,6 +64,16 @@ def test_a_file_that_grows_tests_on_nothing_that_was_trained_on(tmp_path: Path) 
     assert set(texts(nights[0], "test")) < set(texts(nights[1], "test"))
 
 
+def test_fewer_rows_than_asked_for_are_told_where_content_decides(tmp_path: Path) -> None:
+    """Bug: which number of rows is held out by content is chance, by which a run was refused, after discovery."""
+    source = json_lines(tmp_path / "rows.jsonl", [{"text": f"pear {n}", "label": n % 2} for n in range(100)])
+    data = prepared(tmp_path / "d", source, TEXT, split_by_content=True, test_samples=60)
+    assert data.size("train") + data.size("test") == 100
+    assert f"test_samples asks for 60 rows, and by their content {data.size('test')} are held out" in data.info.notes
+    with pytest.raises(Refused, match="split_by_content does not go with streaming"):
+        DataRequest(source="owner/set", split_by_content=True, streaming=True, train_samples=9, test_samples=9)
+
+
 def test_a_folder_without_training_files_has_no_window(days: Path, tmp_path: Path) -> None:
     """Bug: a folder of test files that is only tested on ended in a traceback."""
     for day in DAYS:
