@@ -96,7 +96,7 @@ class Written:
     notes: tuple[str, ...]
     chats: bool = False
     """True: rows to train on are chats, which the tokenizer's chat template writes."""
-    systems: tuple[str, ...] = ()
+    systems: tuple[Mapping[str, str], ...] = ()
     label_ids: Mapping[str, int] = field(default_factory=dict)
 
 

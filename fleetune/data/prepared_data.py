@@ -88,8 +88,9 @@ class DataInfo:
     """Warnings about the data, a sentence each."""
     chats: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: rows to train on are chats, which the tokenizer's chat template writes."""
-    systems: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
-    """First message of the system in chats to train on, empty for none: the one that all have, or two of several."""
+    systems: Annotated[tuple[dict[str, str], ...] | None, Field(exclude_if=lambda value: value is None)] = None
+    """First message of the system or developer in chats to train on, empty for none: the one that all have, or two of
+    several; None: not known, as older versions wrote none."""
     local: Annotated[LocalInfo | None, Field(exclude_if=lambda value: value is None)] = None
     """Data that lie on devices, of which nothing is here; None: there are none."""
     files: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
 from fleetune.data.dialogues import Chat
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, column_notes, placed_examples, saved_tokenizer, survey
-from fleetune.data.messages import ASSISTANT, SYSTEM
+from fleetune.data.messages import ASSISTANT, DEVELOPER, SYSTEM
 from fleetune.data.prepared_data import IDS, POSITIONS, Array, SplitInfo, create_arrays
 from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
@@ -46,13 +46,15 @@ def write_sequences(job: Job) -> Written:
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
     found: dict[str, list[list[TokenSequence]]] = {name: [[]] * len(rows) for name, rows in rows_by_split.items()}
     total = sum(map(len, found.values()))
-    chats, told, systems = False, list[str](), dict[str, None]()
+    chats, told, systems = False, list[str](), list[dict[str, str]]()
     for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
         sequence, whole = encoder.encode(example), not (request.packing and isinstance(example.content, str))
         found[split][position] = [sequence] if whole else sequence.pieces(request.max_length)
         if split == TRAIN and isinstance(example.content, Chat) and len(systems) < SEVERAL:
             first = example.content.messages[0]
-            systems[str(first["content"]) if first["role"] == SYSTEM else ""] = None
+            told_first = first["role"] in (SYSTEM, DEVELOPER) and str(first["content"])
+            system = {"role": str(first["role"]), "content": told_first} if told_first else {}
+            systems += [system] if system not in systems else []
         if not chats and split == TRAIN and isinstance(example.content, Chat):
             chats, told = True, [*_dated(tokenizer, example.content), *_endless(tokenizer, example.content, sequence)]
         if done % REPORT_EVERY == 0 or done == total:
@@ -90,7 +92,7 @@ def write_sequences(job: Job) -> Written:
         pad_token_id=int(tokenizer.pad_token_id),
         notes=tuple(notes),
         chats=chats,
-        systems=tuple(systems) if any(systems) else (),
+        systems=tuple(systems) if any(systems) and not job.asked.local else (),  # there, devices train
     )
 
 

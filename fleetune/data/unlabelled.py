@@ -24,20 +24,21 @@ from fleetune.data.examples import Example, check_heading, given_text
 from fleetune.data.image_folders import IMAGE_SUFFIXES, OTHER_IMAGES
 from fleetune.data.images import as_image
 from fleetune.data.lfs_pointers import check_fetched
-from fleetune.data.messages import ASSISTANT, SYSTEM, USER
+from fleetune.data.messages import ASSISTANT, USER, Message
 from fleetune.data.tables import FILE_SUFFIXES, open_table, row_place
 from fleetune.errors import Refused
 
 LINES = ".txt"
+NO_MESSAGE: Message = {}
 
 
-def asked_texts(texts: Sequence[str], chats: bool, system: str = "") -> Iterator[Example]:
+def asked_texts(texts: Sequence[str], chats: bool, system: Message = NO_MESSAGE) -> Iterator[Example]:
     """Texts as they stand; what a user says after a system's message, where the model was trained on chats."""
     for number, text in enumerate(texts, start=1):
         yield _asked(f"text {number}", text, chats, system)
 
 
-def _asked(location: str, text: str, chats: bool, system: str) -> Example:
+def _asked(location: str, text: str, chats: bool, system: Message) -> Example:
     if not isinstance(text, str):
         raise Refused(f"{location} is {type(text).__name__}, not text; give strings")
     if not text.strip():
@@ -45,9 +46,8 @@ def _asked(location: str, text: str, chats: bool, system: str) -> Example:
     return Example(location=location, content=_said_by_user(text, system) if chats else text, label=None)
 
 
-def _said_by_user(text: str, system: str) -> Chat:
-    said = {SYSTEM: system, USER: text}
-    return Chat(messages=tuple({"role": role, "content": content} for role, content in said.items() if content))
+def _said_by_user(text: str, system: Message) -> Chat:
+    return Chat(messages=(*((system,) if system else ()), {"role": USER, "content": text}))
 
 
 def asked_images(paths: Sequence[Path]) -> Iterator[Example]:
@@ -65,7 +65,9 @@ def asked_images(paths: Sequence[Path]) -> Iterator[Example]:
             yield Example(location=str(file), content=as_image(str(file), file, None), label=None)
 
 
-def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool, system: str = "") -> Iterator[Example]:
+def asked_rows(
+    path: Path, request: DataRequest, spec: InputSpec, chats: bool, system: Message = NO_MESSAGE
+) -> Iterator[Example]:
     """Rows of a table in the columns of the run's `data` section, or the lines of a .txt file, in order.
 
     Of rows for causal-lm, what training reads is asked: the column that `data.format` names, else the first of text,
@@ -100,7 +102,7 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool, s
             yield Example(location=location, content=as_image(location, values[column], path.parent), label=None)
 
 
-def _asked_lines(path: Path, chats: bool, system: str) -> Iterator[Example]:
+def _asked_lines(path: Path, chats: bool, system: Message) -> Iterator[Example]:
     try:
         check_fetched(str(path), path)
         lines = text_lines(path.read_bytes())

@@ -115,7 +115,7 @@ def write_data(asked: Preparation, folder: Path) -> None:
                 *written.notes,
             ),
             chats=written.chats,
-            systems=written.systems,
+            systems=tuple(map(dict, written.systems)) if written.chats else None,
             local=_local_info(asked, written),
             files=file_digests(part),
         )

@@ -46,9 +46,15 @@ def predict(found: TrainedRun, asked: Asked) -> "Iterator[Prediction]":
     first = next(every, None)  # a wrong input is said before a model is loaded
     if first is None:
         raise Refused(f"{asked.files[0]}: nothing to ask in it; give rows, lines or images")
-    if len(data.info.systems) == 1:
-        tell(f"texts are asked after the system's message of training, {data.info.systems[0][:SHOWN]!r}")
-    elif data.info.systems:
+    systems = data.info.systems
+    if systems is None and data.info.chats:
+        tell(
+            "texts are asked without a system's message; whether training had one was not written down then, and "
+            f"fleetune rerun {found.run.id} does"
+        )
+    elif systems and len(systems) == 1:
+        tell(f"texts are asked after the {systems[0]['role']}'s message of training, {systems[0]['content'][:SHOWN]!r}")
+    elif systems:
         tell("texts are asked without a system's message, of which training had several; give rows with messages")
     model = load_result(found.checkpoint, found.model, found.run.config.model, tell)
     predictor = Predictor(model=model, data=data, new_tokens=asked.new_tokens)
@@ -79,7 +85,8 @@ def _told(predictor: "Predictor", every: Iterator[Example]) -> "Iterator[Predict
 
 def _inputs(asked: Asked, data: PreparedData, request: DataRequest) -> Iterator[Example]:
     spec = InputSpec(task=data.task)
-    system = data.info.systems[0] if len(data.info.systems) == 1 else ""
+    systems = data.info.systems or ()
+    system = systems[0] if len(systems) == 1 else {}
     if spec.is_text:
         yield from asked_texts(asked.texts, data.info.chats, system)
     else:

@@ -9,8 +9,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from fleetune.contracts.run_config import ModelRequest
-from fleetune.data.prepared_data import PreparedData
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.data.job import Preparation
+from fleetune.data.prepared_data import LocalSource, PreparedData
+from fleetune.data.writer import write_data
 from fleetune.errors import Refused
 from fleetune.evaluation.prediction import Prediction
 from fleetune.store import StageRecord, Store
@@ -170,6 +173,30 @@ def test_texts_are_asked_after_the_systems_message_of_training(
     assert told[0] == "note: texts are asked after the system's message of training, 'be brief'"
     assert told[1].startswith("note: texts are asked without a system's message, of which training had several")
     assert "system" not in told[2]
+
+
+def test_the_message_of_a_developer_is_one_of_training_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug: only the role system counted. Of data from before, or that lie on devices, nothing is known; of the first,
+    a note says so."""
+    found, _ = run_of(tmp_path, ModelRequest(task="causal-lm", config={**GPT2, "vocab_size": 300, "n_positions": 128}))
+    said = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "1?"}]
+    rows = [{"messages": [*said, {"role": "assistant", "content": f"{n}."}]} for n in range(12)]
+    source = json_lines(tmp_path / "r.jsonl", rows)
+    data = prepared(tmp_path / "d", source, chat_spec(tmp_path / "t"), max_length=96)
+    (tmp_path / "asked.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    capsys.readouterr()
+    asked = Asked(texts=["1?"], files=[tmp_path / "asked.jsonl"], new_tokens=24)
+    one, other = predict(replace(found, data=data.folder), asked)
+    assert one.text == other.text
+    assert "note: texts are asked after the developer's message of training, 'be brief'" in capsys.readouterr().err
+    info = json_io.dump(data.info)
+    (data.folder / "data.json").write_text(json.dumps({key: each for key, each in info.items() if key != "systems"}))
+    list(predict(replace(found, data=data.folder), asked))
+    assert f"was not written down then, and fleetune rerun {found.run.id} does" in capsys.readouterr().err
+    request = DataRequest(source=str(source), max_length=96)
+    local = (LocalSource(device="a", digest="", samples=1),)
+    write_data(Preparation(request=request, spec=chat_spec(tmp_path / "t"), seed=0, local=local), tmp_path / "l")
+    assert PreparedData(tmp_path / "l").info.systems == ()
 
 
 def test_the_name_of_a_file_is_no_text(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
