@@ -186,7 +186,7 @@ def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ..
 
     tested, chooses, unlabelled_notes = labelled_splits(splits, opened, request.label_column, task)
     if folder is not None:
-        check_together(folder, {name: splits[name] for name in (TRAIN, tested) if name in splits})
+        check_together(folder, {name: splits[name] for name in (TRAIN, tested, chooses) if name in splits})
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),
