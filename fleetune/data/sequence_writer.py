@@ -16,7 +16,16 @@ from fleetune.data.prepared_data import IDS, POSITIONS, Array, SplitInfo, create
 from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
 from fleetune.data.side_columns import SideColumns
-from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
+from fleetune.data.splits import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    check_test_rows,
+    overlap_notes,
+    row_hash,
+    shared_notes,
+    split_rows,
+)
 from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays, unknown_notes
 from fleetune.data.written_chats import DATE, TELLS_DATE
 
@@ -83,9 +92,9 @@ def write_sequences(job: Job) -> Written:
         notes += unknown_notes(tokenizer, arrays[IDS]) if name == TRAIN else ()
         splits.append(info)
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
-    if TEST in hashes and not job.asked.local and not request.only_tested:
-        # of one split, equal samples are kept together, so that only cut ones are in both
-        notes += shared_notes(hashes[TRAIN], hashes[TEST], None if job.source.test else 0)
+    for name in () if job.asked.local or request.only_tested else (TEST, VALIDATION):
+        if name in hashes:  # of one split, equal samples are kept together, so that only cut ones are in both
+            notes += shared_notes(hashes[TRAIN], hashes[name], None if job.source.test else 0, name)
     return Written(
         labels=(),
         splits=tuple(splits),

@@ -142,40 +142,43 @@ def _rng(seed: int, use: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([seed, *use.encode()]))
 
 
-def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int | None = 0) -> tuple[str, ...]:
-    """Return a sentence that counts test rows with the same inputs as a training row; empty if there is none.
+def overlap_notes(
+    arrays: Mapping[str, Mapping[str, Array]], alike: int | None = 0, split: str = TEST
+) -> tuple[str, ...]:
+    """Return a sentence that counts rows of a split with the same inputs as a training row; empty if there is none.
 
-    `arrays` are the stored inputs by split; `alike` is the number of test rows that equalled a
+    `arrays` are the stored inputs by split; `alike` is the number of rows of the split that equalled a
     training row before truncation or resizing, None where that is unknown.
     """
-    hashes = _row_hashes(arrays[TRAIN]), _row_hashes(arrays[TEST])
+    hashes = _row_hashes(arrays[TRAIN]), _row_hashes(arrays[split])
     if DECODER_IDS in arrays[TRAIN]:  # what is written may differ
-        return shared_notes(*hashes, None, "have the input of a training row")
-    return shared_notes(*hashes, alike)
+        return shared_notes(*hashes, None, split, "have the input of a training row")
+    return shared_notes(*hashes, alike, split)
 
 
 def shared_notes(
-    train: list[bytes], tested: list[bytes], alike: int | None, how: str = "are also training rows"
+    train: list[bytes], tested: list[bytes], alike: int | None, split: str = TEST, how: str = "are also training rows"
 ) -> tuple[str, ...]:
-    """`overlap_notes` from the hashes of the rows of both splits; one more sentence if most of the test rows are
-    alike."""
-    return (*_shared_note(train, tested, alike, how), *_repeated_note(tested))
+    """`overlap_notes` from the hashes of the rows of both splits; one more sentence if most of those that are scored
+    are alike."""
+    return (*_shared_note(train, tested, alike, split, how), *_repeated_note(tested, split))
 
 
-def _repeated_note(tested: list[bytes]) -> Iterator[str]:
+def _repeated_note(tested: list[bytes], split: str) -> Iterator[str]:
     most = max(Counter(tested).values(), default=0)
     if 1 < most > len(tested) / 2:
-        yield f"{most} of {len(tested)} test rows are alike, so the scores are mostly of one input"
+        yield f"{most} of {len(tested)} {split} rows are alike, so the scores are mostly of one input"
 
 
-def _shared_note(train: list[bytes], tested: list[bytes], alike: int | None, how: str) -> tuple[str, ...]:
+def _shared_note(train: list[bytes], tested: list[bytes], alike: int | None, split: str, how: str) -> tuple[str, ...]:
     trained = set(train)
     shared = sum(key in trained for key in tested)
     if not shared:
         return ()
+    use = "it is tested on" if split == TEST else "its states are chosen by"
     note = (
-        f"{shared} of {len(tested)} test rows {how}: the model has seen what it is tested on, so its "
-        "scores look better than they are"
+        f"{shared} of {len(tested)} {split} rows {how}: the model has seen what {use}, so its scores look better than "
+        "they are"
     )
     cut = 0 if alike is None else shared - alike
     if cut <= 0:

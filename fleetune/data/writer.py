@@ -297,18 +297,18 @@ def _training_notes(
     elif not job.request.only_tested:
         if classes.label_ids:
             yield from absent_class_notes(classes, arrays[TRAIN][LABELS])
-        if TEST in rows_by_split:
-            yield from _overlap_notes(surveys, rows_by_split, arrays)
+        for split in (name for name in rows_by_split if name != TRAIN):
+            yield from _overlap_notes(surveys, rows_by_split, arrays, split)
 
 
 def _overlap_notes(
-    surveys: dict[str, Survey], rows_by_split: dict[str, RowIndices], arrays: dict[str, dict[str, Array]]
+    surveys: dict[str, Survey], rows_by_split: dict[str, RowIndices], arrays: dict[str, dict[str, Array]], split: str
 ) -> tuple[str, ...]:
-    """Warn about test rows that equal training rows; a source with one split keeps equal samples together."""
-    if TEST not in surveys:
+    """Warn about rows of a split that equal training rows; a source with one split keeps equal samples together."""
+    if split not in surveys:
         return overlap_notes(arrays)
-    train, test = (surveys[name].content_keys[rows_by_split[name]] for name in (TRAIN, TEST))
-    return overlap_notes(arrays, int(np.isin(test, train).sum()))
+    train, test = (surveys[name].content_keys[rows_by_split[name]] for name in (TRAIN, split))
+    return overlap_notes(arrays, int(np.isin(test, train).sum()), split)
 
 
 def _write_rows(

@@ -172,6 +172,17 @@ def test_rows_in_train_and_test_are_told(tmp_path: Path) -> None:
     assert data.info.notes == ("2 of 25 texts are longer than max_length 24 and are cut", said)
 
 
+def test_rows_in_train_and_validation_are_told(tmp_path: Path) -> None:
+    """Bug: beside a test split, those that states are chosen by were compared with nothing. Of chats, too."""
+    chats = [{"prompt": f"{n}?", "completion": f"{n}."} for n in range(20)]
+    for name, rows, spec in (("classes", FRUITS, TEXT), ("chats", chats, CAUSAL)):
+        source = splits(tmp_path / name, rows[:10], rows[10:14])
+        json_lines(source / "validation.jsonl", [*rows[:3], *rows[14:]])
+        said = f"3 of {len(rows) - 11} validation rows are also training rows: the model has seen what its states are"
+        found = [note for note in prepared(tmp_path / f"{name}-d", source, spec).info.notes if "training rows" in note]
+        assert [note[: len(said)] for note in found] == [said]
+
+
 def test_cut_rows_are_told_where_a_fraction_is_held_out(tmp_path: Path) -> None:
     """A note counts texts that become equal by truncation, which splitting cannot keep together."""
     rows = [{"text": "x" * 40 + str(n), "label": str(n % 2)} for n in range(10)]
