@@ -79,7 +79,7 @@ def split_rows(
     """
     _, groups = np.unique(keys, return_inverse=True)
     distinct = int(groups.max(initial=-1)) + 1
-    if request.by_content:
+    if request.by_content and not request.only_tested:
         tested = held_out(keys, request.held_out_share, seed)
         if not tested.any() or tested.all():
             raise _too_few(request, distinct)
