@@ -52,20 +52,22 @@ def map_labels(
     source: DataSource,
     spec: InputSpec,
     others: Iterable[str] = (),
-    least: int = 2,
     several: bool = False,
+    tested: bool = False,
 ) -> LabelMapping:
     """Assign class ids to the labels found in a source: the model's, unless its head is new.
 
     found: label -> its rows. others: names of labels in sources that lie elsewhere; all together are sorted then.
-    several: a sample may have several labels.
-    Raises Refused for fewer than `least` labels, for names mixed with integers, and for columns of fractions.
+    several: a sample may have several labels. tested: nothing is trained, so that one label is enough, and others than
+    those of the model are its caller's to refuse.
+    Raises Refused for too few labels, for names mixed with integers, and for columns of fractions.
     """
     table_name, column, known = source.train[0].name, source.label_column, spec.labels
     spelled = spell_labels(frozenset(found), source)
     union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
     _check_alike(table_name, column, union)
     unknown_notes = () if UNKNOWN in known else _unknown_notes(table_name, column, union, found, spelled)
+    least = 1 if several or tested else 2
     if least == 1 and not union:
         raise Told("{}: no row has a label in column {column!r}; give some of them one", table_name, column=column)
     if len(union) < least:
@@ -77,7 +79,7 @@ def map_labels(
             column=column,
         )
     by_name: dict[RawLabel, str] = {name: name for name in union}
-    matched = _match_model(by_name, spec, table_name) if known else None
+    matched = _match_model(by_name, spec, table_name, tested) if known else None
     ids = matched.label_ids if matched else {name: number for number, name in enumerate(union)}
     return LabelMapping(
         names=matched.names if matched else tuple(union),
@@ -280,9 +282,9 @@ def _integer_name(label: RawLabel, texts: list[str], table_name: str, column: st
     return "0" if whole[1] == "-0" else whole[1]
 
 
-def _match_model(spelled: Mapping[RawLabel, str], spec: InputSpec, table_name: str) -> LabelMapping:
-    """Keep the model's class order where data and model agree; add a note where they do not, or refuse other classes
-    than an earlier run has learned."""
+def _match_model(spelled: Mapping[RawLabel, str], spec: InputSpec, table_name: str, tested: bool) -> LabelMapping:
+    """Keep the model's class order where data and model agree; add a note where they do not, or refuse to train other
+    classes than an earlier run has learned."""
     known = spec.labels
     unnamed = all(UNNAMED_CLASS.fullmatch(name) for name in known)
     names = tuple(dict.fromkeys(spelled.values()))
@@ -303,7 +305,7 @@ def _match_model(spelled: Mapping[RawLabel, str], spec: InputSpec, table_name: s
         meant = "" if unnamed else "labels are numbers and count as the model's own: "
         said = (meant + shortlist(f"{number} {name}" for number, name in enumerate(known)),) if meant else ()
         return LabelMapping(names=tuple(map(str, range(len(known)))) if unnamed else known, label_ids=whole, notes=said)
-    if spec.continued:
+    if spec.continued and not tested:
         raise Told(
             "{}: the earlier run that this one starts from did not learn labels {} (it has {}), and a head for them "
             "would begin anew, or give them the places of others; begin from the base model (with promote: under "

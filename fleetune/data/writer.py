@@ -261,8 +261,7 @@ def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
     if shared is None:
         several, tested = predicts_labels(spec.task), job.request.only_tested
         _refuse_ids(job, surveys[TRAIN])
-        least = 1 if several or tested else 2
-        return map_labels(found, job.source, spec, job.asked.local_labels, least, several)
+        return map_labels(found, job.source, spec, job.asked.local_labels, several, tested)
     spelled = spell_labels(frozenset(found), job.source)
     return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
 

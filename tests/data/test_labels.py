@@ -76,6 +76,14 @@ def test_numbers_of_an_earlier_run_are_names(tmp_path: Path) -> None:
         prepared(tmp_path / "d", source, replace(for_model("1", "2", numbered=True), continued=True))
 
 
+def test_classes_that_are_only_tested_on_get_no_advice_on_training(tmp_path: Path) -> None:
+    """Bug: `evaluate` of a run that went on from another told to leave rows of other classes out, or to begin anew. It
+    tells itself which classes do not fit."""
+    rows = [{"text": f"text {n}", "label": "maybe"} for n in range(20)]
+    source, spec = json_lines(tmp_path / "r.jsonl", rows), replace(for_model("no", "yes"), continued=True)
+    assert prepared(tmp_path / "d", source, spec, validation=1.0).labels == ("maybe",)
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_numbers_of_fewer_classes_are_other_labels(first: int, tmp_path: Path) -> None:
     """Bug: folders 1 to 102 kept ImageNet's head of 1000 classes, and got its names, goldfish and all."""
