@@ -54,8 +54,8 @@ class TokenSequence:
         return TokenSequence(self.ids[:length], self.labels[:length])
 
     def pieces(self, length: int) -> list["TokenSequence"]:
-        """All tokens, so many at a time; of a last one alone nothing is learned."""
-        starts = range(0, max(1, len(self.ids) - 1), length)
+        """All tokens, so many at a time; a last one alone, of which nothing is learned, follows the one before it."""
+        starts = [max(0, min(at, len(self.ids) - 2)) for at in range(0, len(self.ids), length)]
         return [TokenSequence(self.ids[at : at + length], self.labels[at : at + length]) for at in starts]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.chat_tokens import TokenSequence
 from fleetune.data.prepared_data import PreparedData, sample_spans
 from fleetune.data.sequences import packed_rows
 from fleetune.data.sources import validate_data
@@ -81,6 +82,16 @@ def test_a_long_text_is_read_to_its_end(tmp_path: Path) -> None:
     assert any("train texts are longer than max_length 33, and are read as several" in note for note in data.info.notes)
     alone = prepared(tmp_path / "a", source, spec, max_length=33)
     assert any("8 of 12 texts are longer" in note and "of all tokens are lost" in note for note in alone.info.notes)
+
+
+@pytest.mark.parametrize("tokens", [32, 33, 34, 35, 67])
+def test_a_last_token_alone_is_learned(tokens: int) -> None:
+    """Bug: of a text of one token more than samples have, the last one, by which texts end, was lost without a word."""
+    ids = np.arange(tokens, dtype=np.int32)
+    pieces = TokenSequence(ids, ids).pieces(33)
+    lone = [[tokens - 2, tokens - 1]] if tokens % 33 == 1 else []
+    parts = [ids[at : at + 33].tolist() for at in range(0, tokens, 33)]
+    assert [piece.ids.tolist() for piece in pieces] == (parts[:-1] + lone if lone else parts)
 
 
 def test_little_is_wasted() -> None:
