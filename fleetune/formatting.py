@@ -1,7 +1,7 @@
 """Numbers with units, as messages, tables and charts show them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -14,6 +14,12 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def visible(text: str) -> str:
     """Spell out control characters: an escape becomes the four characters `\\x1b`."""
     return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def shortlist(names: Iterable[object], most: int = 5) -> str:
+    """Join the first names, and the number of further ones, for a message."""
+    every = [str(name) for name in names]
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 def seconds(value: float) -> str:

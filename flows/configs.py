@@ -27,9 +27,12 @@ from flows import yaml_file
 
 FOLDERS = {"fleet": "fleets", "model": "models", "data": "data", "strategy": "strategies", "training": "trainings"}
 DEVICES = "devices"
+ANNEX = "/annex/objects/"
+"""In the paths of files that git-annex keeps by their content."""
 DATA_SOURCE, DATA_VALIDATION, DATA_LOCAL = "data.source", "data.validation", "data.local."
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
 CHAT_TEMPLATE = "data.chat_template"
+STREAMING, BY_CONTENT = "streaming", "split_by_content"
 FILES_ONLY = (LORA_START, JOIN_TOKEN, ENGINE_TLS, CHAT_TEMPLATE)
 """Settings that name a file or folder and nothing else."""
 CRON_FIELDS = 5
@@ -44,6 +47,8 @@ class _Origin:
 
     owner: str
     folder: Path
+    new: bool = False
+    """It is no config of a past run."""
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
@@ -51,7 +56,7 @@ def load(path: Path, sets: Sequence[str] = ()) -> RunConfig:
 
     Refused with the file, the key, the value and the allowed values when anything is wrong.
     """
-    return _config(yaml_file.read(path), sets, _Origin(owner=str(path), folder=path.absolute().parent))
+    return _config(yaml_file.read(path), sets, _Origin(owner=str(path), folder=path.absolute().parent, new=True))
 
 
 def with_changes(config: RunConfig, sets: Sequence[str], owner: str, folder: Path = RUNS) -> RunConfig:
@@ -68,11 +73,15 @@ def title(config: RunConfig) -> str:
 def _config(plain: dict[str, Any], sets: Sequence[str], origin: "_Origin") -> RunConfig:
     files = {section: _fill_section(plain, section, origin) for section in FOLDERS}
     _fill_devices(plain.get("fleet"), origin)
+    promoted = None if origin.new else plain.get("promote")  # what was promoted before goes on as it was split
     for change in sets:
         apply_change(plain, change)
         section = change.partition("=")[0].partition(".")[0].strip()
         files[section] = _fill_section(plain, section, origin) or files.get(section)
         _fill_devices(plain.get("fleet"), origin)
+    data = plain.get("data")
+    if promoted is None and plain.get("promote") is not None and isinstance(data, dict) and not data.get(STREAMING):
+        data.setdefault(BY_CONTENT, True)  # of a stream, as many rows are read each time
     try:
         _resolve_paths(plain, origin)
         config = json_io.load(RunConfig, plain, origin.owner)
@@ -232,7 +241,8 @@ def _resolve_paths(plain: dict[str, Any], origin: _Origin) -> None:
         if found is not None:
             elsewhere = label.startswith(DATA_LOCAL) and Path(given).is_absolute()  # this machine's links say nothing
             target = found.resolve()
-            if _is_data(label) and found.is_file() and found.suffix not in ("", target.suffix):
+            unnamed = found.suffix not in ("", target.suffix) or ANNEX in target.as_posix()
+            if _is_data(label) and found.is_file() and unnamed:
                 target = found.parent.resolve() / found.name  # as in the hub's cache, whose files have no names
             holder[key] = given if elsewhere else str(target)
         elif _must_be_path(given, label):

@@ -112,15 +112,16 @@ def _validate_strategy(config: RunConfig) -> None:
 
 
 def _validate_rows(config: RunConfig) -> None:
-    """Refuse what `prepare` would: lengths that the model does not have, bad rows, and labels that are no classes."""
+    """Refuse what `prepare` would: lengths and sizes that the model lacks, bad rows, and labels that are no classes."""
     from fleetune.data.sources import is_remote
     from fleetune.data.writer import check_lengths, read_through
-    from fleetune.models.model_inputs import input_spec
+    from fleetune.models.model_inputs import check_image_size, input_spec
 
     model, data = config.model, config.data
     if model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir():
         return  # a name on the hub, whose files may not be here
     spec = input_spec(model)
+    check_image_size(model, data.image_size)
     if not spec.is_text or data.local or is_remote(data):
         return
     check_lengths(data, spec)

@@ -39,6 +39,26 @@ def pin_start(store: Store, config: RunConfig) -> RunConfig:
     return replace(config, model=_starting_from(config.model, model_folder(store.folder(CHECKPOINT, last.checkpoint))))
 
 
+def split_note(store: Store, config: RunConfig) -> str:
+    """A sentence if what is tested on is held out by content, and was not for the promoted start; else empty."""
+    start = start_digest(config.model)
+    made = next((one.run for one in store.promotions.history(config.name) if one.checkpoint == start), None)
+    if made is None or not config.data.by_content:
+        return ""
+    try:
+        past = store.runs.load(made).config.data
+    except Refused:  # its record was deleted
+        return ""
+    if past.by_content or isinstance(config.data.validation, str):
+        return ""
+    return (
+        f"{made}, whose model is the start, held test rows out by how many there were, and this run does by their "
+        "content: unless the data have a test split, the start may have trained on what is tested on here, and scores "
+        "look better than they are; name what to test on (data.validation), or begin from the base model under "
+        "another name"
+    )
+
+
 def decide(store: Store, run: RunRecord, pause: Callable[[float], bool]) -> PromotionDecision | None:
     """Decide whether an evaluated run's checkpoint is promoted, and write that down; None without `promote`.
 
@@ -70,7 +90,7 @@ def _decide(
             return last
         gain = (score.after - score.before) * (1 if score.better == "higher" else -1)
         current = last.checkpoint if last is not None else ""
-        why = _numbers(score, metrics.samples)
+        why = _numbers(score, metrics.scored)
         if start != current:
             promoted_by = last.run if last is not None else "none"
             why += f", but {promoted_by} was promoted meanwhile, from which this run did not start"
@@ -127,5 +147,5 @@ def _settings(config: RunConfig) -> object:
     return json_io.dump(without_place(replace(config, schedule=None)))
 
 
-def _numbers(score: Score, samples: int) -> str:
-    return f"{score.name} {score.before:.4g} before and {score.after:.4g} after training, on {samples} test samples"
+def _numbers(score: Score, scored: str) -> str:
+    return f"{score.name} {score.before:.4g} before and {score.after:.4g} after training, on {scored}"

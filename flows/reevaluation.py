@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleetune.contracts import json_io
-from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import DataRequest, ModelRequest, RunConfig
 from fleetune.contracts.tasks import predicts_number
@@ -16,6 +15,8 @@ from fleetune.data.prepared_data import INFO, PIXELS, TOKENIZER, DataInfo, Prepa
 from fleetune.data.seen_samples import seen_samples
 from fleetune.data.sources import is_hub_name
 from fleetune.errors import Refused
+from fleetune.formatting import shortlist
+from fleetune.models.earlier_run import is_continued
 from fleetune.store import RunRecord, Store
 from fleetune.store.runs import EVALUATION, REFUSED
 from flows import api, configs, yaml_file
@@ -26,7 +27,6 @@ from flows.runner import Runner
 from flows.tracking import StageEvent
 from stages.catalog import EVALUATE, PREPARE
 
-SHOWN_LABELS = 4
 DATA_FILES, STREAMING = "data.files", "data.streaming"
 
 
@@ -202,8 +202,8 @@ def check_fit(store: Store, run: str, trained: str, other: str) -> None:
     old, new = (_info(store, digest) for digest in (trained, other))
     if old.labels != new.labels and not predicts_number(old.task):  # whose label is a column's name
         raise Refused(
-            f"data: {new.source} has the classes {_listed(new.labels)}, and the model of {run} was trained for "
-            f"{_listed(old.labels)}; give data with no others"
+            f"data: {new.source} has the classes {shortlist(new.labels)}, and the model of {run} was trained for "
+            f"{shortlist(old.labels)}; give data with no others"
         )
     if _tokenizer(store, trained) != _tokenizer(store, other):
         raise Refused(
@@ -216,11 +216,6 @@ def check_fit(store: Store, run: str, trained: str, other: str) -> None:
             f"data: the images of {new.source} are {sizes[1]}, and the model of {run} was trained on {sizes[0]}; set "
             "data.image_size"
         )
-
-
-def _listed(labels: tuple[str, ...]) -> str:
-    more = f" and {len(labels) - SHOWN_LABELS} more" if len(labels) > SHOWN_LABELS else ""
-    return f"{', '.join(labels[:SHOWN_LABELS])}{more}"
 
 
 def _tokenizer(store: Store, digest: str) -> dict[str, str]:

@@ -15,13 +15,13 @@ from typing import Any
 
 from fleetune import filesystem
 from fleetune.contracts import json_io
-from fleetune.contracts.checkpoint_path import is_continued
 from fleetune.contracts.fleet import DOCKER
 from fleetune.contracts.record import record
 from fleetune.contracts.run_config import RunConfig
 from fleetune.contracts.task import RunFacts, StageTask
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.launching import Job, open_stage_launchers
+from fleetune.models.earlier_run import is_continued
 from fleetune.store import KeyRecord, Lock, PromotionDecision, RunRecord, StageRecord
 from fleetune.store.runs import end_state, new_run_id
 from flows import attempt, promotion, yaml_file
@@ -97,7 +97,7 @@ class Runner:
             self._open.enter_context(self._containers)
         self.context.store.tidy()
         self._tracker.update(number=self.context.store.runs.next_number())
-        if note := self._move_note():
+        for note in filter(None, (self._move_note(), promotion.split_note(self.context.store, self.config))):
             self.context.listen(StageEvent(stage="run", kind="note", text=note))
         return self
 

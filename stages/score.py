@@ -24,7 +24,7 @@ NICENESS = 19
 
 
 def score(context: StageContext) -> None:
-    """Score the state of a checkpoint as `evaluate` scores the trained model."""
+    """Score the state of a checkpoint as `evaluate` scores the trained model, on the validation split if any."""
     os.nice(NICENESS)
     folder = context.input("model")
     request = json_io.load(ModelRequest, context.task.config["model"], "model")
@@ -34,7 +34,8 @@ def score(context: StageContext) -> None:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if names[name] in trained:
                 tensor.copy_(trained[names[name]])
-    found = score_split(model, PreparedData(context.input("data")), ScoringOptions(), "trained model")
+    data = PreparedData(context.input("data"))
+    found = score_split(model, data, ScoringOptions(split=data.scored_while_training), "trained model")
     json_io.write(ScoreValues(values=found.values), Path(context.task.output) / SCORES)
 
 

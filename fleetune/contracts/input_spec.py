@@ -23,6 +23,8 @@ class InputSpec:
     """Class names by id of a model with a trained classification head; empty for a new head."""
     numbered: bool = False
     """Labels that are numbers are those of `labels`, also where they are fewer: training of the model goes on."""
+    continued: bool = False
+    """The model is that of an earlier run: data with other classes than `labels` are refused."""
     image_processor: Path | None = None
     """Folder with the model's preprocessor_config.json; None: image_size, image_mean and image_std apply."""
     vocab_size: int | None = None

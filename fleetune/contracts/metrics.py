@@ -218,6 +218,8 @@ class TrainingMetrics:
     """While it trained, in the order of rounds; empty unless `training.evaluate_every_rounds` is set."""
     result_rounds: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
     """Rounds in the result, where that is the best state and not the last one."""
+    chosen: Annotated[bool, Field(exclude_if=_neutral)] = False
+    """Its end or its result was chosen by these scores."""
     ended_early: Annotated[str, Field(exclude_if=_neutral)] = ""
     """Why rounds of the config were left out, in a sentence; empty if none was."""
 
@@ -284,6 +286,8 @@ class EvaluationMetrics:
     """Of `samples`, those that the model was trained on; None: not known."""
     sequences: Annotated[bool, Field(exclude_if=_neutral)] = False
     """True if sequences are counted, which several samples share, and not samples."""
+    chose: Annotated[bool, Field(exclude_if=_neutral)] = False
+    """The result was chosen by these samples, or the end of its training."""
 
     @property
     def scored(self) -> str:
@@ -292,9 +296,8 @@ class EvaluationMetrics:
 
     @property
     def seen(self) -> str:
-        """What follows the samples: how many of them were trained on, or how many sequences with such a one; empty if
-        that is not known."""
-        if self.trained_on is None:
-            return ""
+        """What follows the samples: how many of them were trained on, or how many sequences with such a one, as far as
+        that is known, and whether they chose the result."""
         which = "of the sequences" if self.sequences else "of them"
-        return f", {self.trained_on} {which} trained on" if self.trained_on else " not trained on"
+        seen = f", {self.trained_on} {which} trained on" if self.trained_on else " not trained on"
+        return ("" if self.trained_on is None else seen) + (", by which the result was chosen" if self.chose else "")

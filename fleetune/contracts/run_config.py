@@ -133,6 +133,9 @@ class DataRequest:
     """Exactly this many, from the same shuffle; a data set with fewer is refused."""
     test_fraction: float = 0.2
     """Share of the samples held out for testing if the source has no test split."""
+    split_by_content: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """True: its content alone decides whether a sample is held out, as with `newest_files`; the default
+    of run files with `promote`."""
     local: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
     """Device -> source that lies on it and stays there: its lane trains on all of it, and `source` is only tested on.
     For split-learning and lola-deft."""
@@ -199,6 +202,11 @@ class DataRequest:
         return self.validation if isinstance(self.validation, float) else self.test_fraction
 
     @property
+    def by_content(self) -> bool:
+        """True: a sample is held out by its content alone."""
+        return self.split_by_content or self.newest_files is not None
+
+    @property
     def only_tested(self) -> bool:
         """True: nothing is trained on."""
         return self.validation == 1.0
@@ -220,6 +228,11 @@ class DataRequest:
         if self.streaming and (self.train_samples is None or self.test_samples is None):
             raise Refused(
                 "data: streaming reads no more rows than it is asked for; give data.train_samples and data.test_samples"
+            )
+        if self.streaming and self.split_by_content and not self.only_tested:
+            raise Refused(
+                "data: split_by_content does not go with streaming, which reads as many rows as it is asked for; leave "
+                "one of them out"
             )
 
     def _check_chats(self) -> None:

@@ -53,6 +53,11 @@ class TokenSequence:
         """The first tokens."""
         return TokenSequence(self.ids[:length], self.labels[:length])
 
+    def pieces(self, length: int) -> list["TokenSequence"]:
+        """All tokens, so many at a time; a last one alone, of which nothing is learned, follows the one before it."""
+        starts = [max(0, min(at, len(self.ids) - 2)) for at in range(0, len(self.ids), length)]
+        return [TokenSequence(self.ids[at : at + length], self.labels[at : at + length]) for at in starts]
+
 
 @dataclass(frozen=True)
 class SequenceEncoder:

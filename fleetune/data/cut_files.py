@@ -18,7 +18,7 @@ def cut_notes(source: DataSource, task: str) -> Iterator[str]:
     """A sentence for each CSV file that ends within a line, in a label that no other row has."""
     if predicts_tokens(task) or predicts_number(task):
         return
-    tables, column = (*source.train, *source.test), source.label_column
+    tables, column = source.tables, source.label_column
     for table in tables:
         if not isinstance(table, CsvTable) or table.columns[-1] != column:
             continue

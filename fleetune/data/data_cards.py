@@ -8,6 +8,7 @@ from typing import Any
 
 from fleetune.data.public_words import Told
 from fleetune.data.splits import TRAIN, split_names
+from fleetune.formatting import shortlist
 
 CARD = "README.md"
 CONFIGS = re.compile(r"^---\s*$.*?^configs:.*?^---\s*$", re.DOTALL | re.MULTILINE)
@@ -15,7 +16,6 @@ CHOICES = re.compile(r"\{([^{}]*)\}")
 BY_NAME = ""
 """Split of files whose names tell it."""
 LIST = "list what trains in data.files, and name what is tested on in data.validation"
-MAX_LISTED = 5
 Patterns = tuple[tuple[str, str], ...]
 """(split, pattern of files) of one set."""
 
@@ -102,8 +102,7 @@ def _splits_by_file(folder: Path, files: Collection[Path], patterns: Patterns) -
 
 
 def _some(folder: Path, files: Collection[Path]) -> str:
-    names = [str(file.relative_to(folder)) for file in files]
-    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if names[MAX_LISTED:] else "")
+    return shortlist(file.relative_to(folder) for file in files)
 
 
 def _sets(folder: Path) -> dict[str, Patterns]:

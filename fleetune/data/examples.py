@@ -5,7 +5,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ from fleetune.contracts.tasks import SEQ2SEQ, predicts_labels, predicts_number
 from fleetune.data.class_features import composed
 from fleetune.data.dialogues import (
     ANSWER,
+    INSTRUCTION,
+    MESSAGE_COLUMNS,
+    OUTPUT,
     PROMPT,
     Chat,
     Completion,
@@ -31,7 +34,7 @@ from fleetune.data.dialogues import (
 from fleetune.data.images import Image, as_image
 from fleetune.data.public_words import Told, inside
 from fleetune.data.side_columns import SideColumns, check_halves, is_empty_text
-from fleetune.data.tables import CsvTable, DataSource, Table, row_place
+from fleetune.data.tables import UNNAMED, CsvTable, DataSource, Table, row_place
 from fleetune.errors import Refused
 
 RawLabel = str | int
@@ -88,7 +91,7 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
     column = source.text_column if spec.is_text else source.image_column
     said = source.target_column if spec.task == SEQ2SEQ else source.label_column
     wanted = [column] if spec.task == "causal-lm" else [column, said]
-    for table in (*source.train, *source.test):
+    for table in source.tables:
         if dialogue_format(table, source, spec) is not None or _has_pairs(table, source, spec):
             continue
         for name in wanted:
@@ -96,13 +99,24 @@ def check_task(request: DataRequest, source: DataSource, spec: InputSpec) -> Non
                 asked = "target" if spec.task == SEQ2SEQ else "label"
                 kind = asked if name == said else ("text" if spec.is_text else "image")
                 raise Told(
-                    "{}: no column {name!r} for {task}; it has {} (choose with data.{kind}_column)",
+                    "{}: no column {name!r} for {task}; it has {} (choose with data.{kind}_column{others})",
                     table.name,
                     ", ".join(table.columns),
                     name=name,
                     kind=kind,
                     task=spec.task,
+                    others=_other_rows(table.columns) if spec.task == "causal-lm" else "",
                 )
+
+
+def _other_rows(columns: Collection[str]) -> str:
+    """What else rows for causal-lm may have; of preferences, what could be learned of them."""
+    if {"chosen", "rejected"} <= {*columns}:
+        return (
+            "; preferences are not learned, but what was chosen can be: name chosen there if it is a whole text, call "
+            f"it {ANSWER} beside a {PROMPT}, or {MESSAGE_COLUMNS[0]} if it is a list of messages"
+        )
+    return f", or give {MESSAGE_COLUMNS[0]}, {INSTRUCTION} and {OUTPUT}, or {PROMPT} and {ANSWER}"
 
 
 def _has_pairs(table: Table, source: DataSource, spec: InputSpec) -> bool:
@@ -130,7 +144,7 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
 def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColumns | None = None) -> Iterator[Example]:
     """Yield every row of a table as an Example, in order; Refused names the location of the first bad row.
 
-    Plain texts of causal-lm that are empty or null, as lines of files are, are left out. beside: sees each row.
+    Texts that are empty or null, as lines of files are, are left out, but for those of pairs. beside: sees each row.
     """
     format, folders = dialogue_format(table, source, spec), source.folders_of(table)
     names = table.class_names(source.label_column)
@@ -151,7 +165,7 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
             continue
         column = source.text_column if spec.is_text else source.image_column
         value = values.get(column)
-        if spec.task == "causal-lm" and is_empty_text(values, column):
+        if spec.is_text and is_empty_text(values, column):
             if beside is not None:
                 beside.empty += 1
             continue
@@ -173,7 +187,8 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
 def check_heading(table: Table, location: str, values: Mapping[str, Any]) -> None:
     """Refuse a row of each column's name, as where files were joined; one name alone may be a text outside of CSV."""
     cells = {each.strip("\ufeff ") for each in values.values() if isinstance(each, str)}
-    if cells and cells == values.keys() and (len(cells) > 1 or isinstance(table, CsvTable)):
+    blank = {name for name, cell in values.items() if isinstance(cell, str) and not cell and name.startswith(UNNAMED)}
+    if cells and cells - {""} == values.keys() - blank and (len(cells) > 1 or isinstance(table, CsvTable)):
         raise Told(
             "{location} holds the names of columns ({}), as the heading of a file does; leave it out",
             ", ".join(values),

@@ -11,6 +11,7 @@ from fleetune.data.data_cards import check_card, other_splits
 from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names
 from fleetune.data.tables import SUFFIXES
+from fleetune.formatting import shortlist
 
 MAX_LISTED = 5
 NO_SPLIT = ""
@@ -165,8 +166,7 @@ def _check_all_named(folder: Path, splits: Mapping[str, list[Path]]) -> None:
 
 
 def _listed(folder: Path, files: list[Path]) -> str:
-    more = f" and {len(files) - MAX_LISTED} more" if len(files) > MAX_LISTED else ""
-    return ", ".join(str(file.relative_to(folder)) for file in files[:MAX_LISTED]) + more
+    return shortlist(file.relative_to(folder) for file in files)
 
 
 def _split_of(folder: Path, file: Path) -> str:

@@ -1,17 +1,19 @@
 """Folders of images: a folder per class, below a folder per split where there are splits, as `imagefolder` has them."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.data_cards import check_one_set
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TEST_NAMES, TRAIN, joined_names, split_names, tested_split, unread_notes
-from fleetune.data.tables import DataSource
+from fleetune.data.splits import TEST_NAMES, TRAIN, held_out_splits, joined_names, split_names, unread_notes
+from fleetune.data.tables import DataSource, Table
 from fleetune.errors import Refused
+from fleetune.formatting import shortlist
 
 IMAGE_SUFFIXES = (
     *(".apng", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2c", ".j2k", ".jp2", ".jpc", ".jpf"),
@@ -23,7 +25,8 @@ OTHER_IMAGES = (
     *(".mpo", ".nef", ".npz", ".orf", ".pcx", ".pfm", ".psd", ".qoi", ".rw2", ".sgi", ".svg", ".tga"),
 )
 """Those of images that cannot be read."""
-MAX_LISTED = 5
+NEARLY = 0.9
+"""Share of the rows of a table that name an image and its folder; lists on the web have a few faults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,7 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
             "{}: images such as {} cannot be read, and none is left out in silence; save them as PNG or JPEG, or take "
             "them out of the folder",
             folder,
-            _listed(others),
+            shortlist(others),
         )
     whole = _Place(path=folder, images=_images(folder))
     if not whole.images:
@@ -102,18 +105,43 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
             ", ".join(splits),
             place.path / TRAIN,
         )
-    tested = tested_split(read)
-    if TRAIN in read and tested:
-        _check_alike(read[TRAIN], tested, read[tested])
-    tables = {name: tuple(_table(folder, one, request) for one in read.get(name, ())) for name in (TRAIN, tested)}
+    held_out = held_out_splits(name for name in TEST_NAMES if name in read)
+    for name in filter(None, held_out if TRAIN in read else ()):
+        _check_alike(read[TRAIN], name, read[name])
+    train, test, validation = (
+        tuple(_table(folder, one, request) for one in read.get(name, ())) for name in (TRAIN, *held_out)
+    )
     return DataSource(
-        train=tables[TRAIN],
-        test=tables[tested],
+        train=train,
+        test=test,
+        validation=validation,
         image_column=request.image_column,
         label_column=request.label_column,
         folder=folder,
-        notes=(*unread_notes(folder.resolve().name, read, tested), *map(_unlabelled_note, without)),
+        notes=(*unread_notes(folder.resolve().name, read, *held_out), *map(_unlabelled_note, without)),
     )
+
+
+def repeats_folders(table: Table, classes: Collection[str]) -> bool:
+    """Whether a table only repeats folders of images: each in a row, or as a column beside nearly all paths of images.
+
+    What else it says must follow from the folder, name the image, or be a split. Case and spaces make no difference.
+    """
+    wanted, rows = set(map(_plain, classes)), [row for _, row in table.rows()]
+    columns = [[_plain(row.get(column, "")) for row in rows] for column in table.columns]
+    if len(rows) == len(wanted):
+        return any({*cells} == wanted for cells in columns)
+    for paths, cells in product(columns, repeat=2):
+        folders = (PurePosixPath(path).parent.name for path in paths)
+        if sum(one == cell and cell in wanted for one, cell in zip(folders, cells, strict=True)) > NEARLY * len(rows):
+            others = [one for one in columns if one is not paths and len({*one}) < len(rows)]
+            followed = len({*cells})
+            return all(len({*zip(cells, one, strict=True)}) == followed or all(map(split_names, one)) for one in others)
+    return False
+
+
+def _plain(value: object) -> str:
+    return " ".join(str(value).casefold().replace("_", " ").split())
 
 
 def _innermost(place: _Place, split: frozenset[str] = frozenset(), classes: Collection[str] = frozenset()) -> _Place:
@@ -156,8 +184,8 @@ def _check_alike(train: tuple[_Place, ...], name: str, test: tuple[_Place, ...])
             "{}: none of the classes of {name} ({}) is one of {train} ({}); keep the images of each class in a folder "
             "of its own, of the same name in both, or take {name} out of the folder",
             test[0].path,
-            _listed(sorted(found)),
-            _listed(sorted(known)),
+            shortlist(sorted(found)),
+            shortlist(sorted(known)),
             name=name,
             train=TRAIN,
         )
@@ -174,8 +202,8 @@ def _check_classes(place: _Place) -> None:
             "{}: it is not clear whether {} are classes or splits, since they hold nothing but folders ({}); call "
             "splits {train} and {tests}, or move the images of each class out of its folders",
             place.path,
-            _listed([one.path.name for one in place.folders]),
-            _listed(sorted(set().union(*inside))),
+            shortlist([one.path.name for one in place.folders]),
+            shortlist(sorted(set().union(*inside))),
             train=TRAIN,
             tests=TEST_NAMES[0],
         )
@@ -200,8 +228,8 @@ def _check_beside(place: _Place) -> None:
             "{}: {} lies in no folder of a class, so it has no label and would not be read; move it into one ({}), "
             "or out of this folder",
             place.path,
-            _listed(place.beside),
-            _listed([one.path.name for one in place.folders]),
+            shortlist(place.beside),
+            shortlist([one.path.name for one in place.folders]),
         )
 
 
@@ -210,17 +238,13 @@ def _no_classes(place: _Place) -> Refused:
         "{}: its images ({}) lie in no folder of a class, so they have no labels; keep them in a folder per class, "
         "such as {}/cat, or name image and label in the rows of a table",
         place.path,
-        _listed(place.images),
+        shortlist(place.images),
         place.path.name,
     )
 
 
 def _unlabelled_note(split: str) -> str:
     return f"the images of {split} lie in no folder of a class, so they have no labels and are not read"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
 
 
 def _table(root: Path, split: _Place, request: DataRequest) -> ImageFolderTable:

@@ -15,7 +15,6 @@ from fleetune.data.images import convert_channels, resize
 from fleetune.data.labels import LabelMapping, label_array, label_info
 from fleetune.data.prepared_data import LABELS, PATCH_GRID, PATCH_MASK, PIXELS, Array, ArrayInfo
 from fleetune.data.public_words import Told
-from fleetune.errors import Refused
 
 BILINEAR = 2  # Pillow's number for the filter
 PATCHED = (PIXELS, PATCH_MASK, PATCH_GRID)
@@ -91,20 +90,7 @@ def _patching(patches: tuple[int, int], side: int | None) -> Any:
     from transformers import Siglip2ImageProcessorPil  # takes seconds to import, and only preparation needs it
 
     patch, most = patches
-    return Siglip2ImageProcessorPil(patch_size=patch, max_num_patches=most if side is None else _patches(side, patch))
-
-
-def _patches(side: int, patch: int) -> int:
-    """Return the number of patches of a square image; Refused if it is smaller than one."""
-    if side < patch:
-        raise Told(
-            "data: image_size is {}, and the model reads patches of {} x {}; give {} or more",
-            side,
-            patch,
-            patch,
-            patch,
-        )
-    return (side // patch) ** 2
+    return Siglip2ImageProcessorPil(patch_size=patch, max_num_patches=most if side is None else (side // patch) ** 2)
 
 
 def _default_processor(spec: InputSpec, side: int) -> ImageProcessor:
@@ -189,7 +175,7 @@ def _model_processor(processor: Any, channels: int, folder: Path, first: tuple[i
 
 
 def _load_processor(folder: Path, side: int | None) -> Any:
-    """Load the processor with its Pillow backend (no torchvision); with `side` it resizes and crops to that size."""
+    """Load the processor with its Pillow backend (no torchvision); with `side` it makes images of that size."""
     from transformers import AutoImageProcessor  # takes seconds to import, and only preparation needs it
 
     def load(**changes: Any) -> Any:
@@ -202,12 +188,8 @@ def _load_processor(folder: Path, side: int | None) -> Any:
         if side is None:
             return found
         if hasattr(found, "max_num_patches"):
-            return load(max_num_patches=_patches(side, found.patch_size))
-        square = {"height": side, "width": side}
-        size = {"shortest_edge": side} if dict(found.size).get("shortest_edge") else square
-        return load(size=size, **({"crop_size": square} if getattr(found, "do_center_crop", None) else {}))
-    except Refused:
-        raise
+            return load(max_num_patches=(side // found.patch_size) ** 2)
+        return load(**_scaled(found, side))
     except Exception as error:  # a damaged file can raise any error type
         reason = " ".join(str(error).split())[:200]
         raise Told(
@@ -215,3 +197,19 @@ def _load_processor(folder: Path, side: int | None) -> Any:
             folder / PROCESSOR,
             reason,
         ) from None
+
+
+def _scaled(found: Any, side: int) -> dict[str, dict[str, int]]:
+    """Sizes by which a processor makes images of that side, of which it crops the same share as at its own size."""
+    size = dict(found.size)
+    crop = dict(found.crop_size) if getattr(found, "do_center_crop", None) else {}
+    edge = size.get("shortest_edge") or size.get("height") or crop.get("height") or side
+    cropped = crop.get("height") or edge
+    made = cropped if size.get("shortest_edge") else min(edge, cropped)  # Perceiver's crops first
+
+    def square(pixels: int) -> dict[str, int]:
+        return dict.fromkeys(("height", "width"), round(side * pixels / made))
+
+    resized = square(edge)
+    kept = {"shortest_edge": resized["height"]} if size.get("shortest_edge") else resized
+    return {"size": kept, **({"crop_size": square(cropped)} if crop else {})}

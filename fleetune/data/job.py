@@ -16,7 +16,7 @@ from fleetune.data.examples import Example, Survey, examples, survey_tables
 from fleetune.data.prepared_data import TOKENIZER, LocalSource, SplitInfo
 from fleetune.data.public_words import ToldAgain
 from fleetune.data.side_columns import SideColumns
-from fleetune.data.splits import TEST, TRAIN, RowIndices, check_test_rows, shuffled, split_rows
+from fleetune.data.splits import TEST, TRAIN, VALIDATION, RowIndices, check_test_rows, shuffled, split_rows
 from fleetune.data.tables import DataSource, Table
 from fleetune.data.tokenization import for_training, own_tokenizer, save_tokenizer, with_chat_template, with_padding
 
@@ -80,9 +80,10 @@ class Job:
         return self.asked.progress
 
     @property
-    def test_tables(self) -> tuple[Table, ...]:
-        """Tables of the test split; empty where part of the training tables is held out, or nothing is."""
-        return self.source.test if self.asked.shared is None else ()
+    def tables(self) -> dict[str, tuple[Table, ...]]:
+        """Tables by split; of `train` alone where part of them is held out, or nothing is."""
+        held_out = {TEST: self.source.test, VALIDATION: self.source.validation} if self.asked.shared is None else {}
+        return {TRAIN: self.source.train, **{name: tables for name, tables in held_out.items() if tables}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,17 +96,17 @@ class Written:
     notes: tuple[str, ...]
     chats: bool = False
     """True: rows to train on are chats, which the tokenizer's chat template writes."""
+    systems: tuple[Mapping[str, str], ...] = ()
     label_ids: Mapping[str, int] = field(default_factory=dict)
 
 
 def survey(job: Job) -> dict[str, Survey]:
     """Read and validate every row once; a survey by split that the source has."""
     beside = SideColumns(job.source, job.spec)
-    surveys = {TRAIN: survey_tables(job.source.train, job.source, job.spec, job.progress, beside)}
-    if job.test_tables is job.source.train:
-        surveys[TEST] = surveys[TRAIN]
-    elif job.test_tables:
-        surveys[TEST] = survey_tables(job.test_tables, job.source, job.spec, job.progress, beside)
+    surveys = dict[str, Survey]()
+    for name, tables in job.tables.items():
+        again = name != TRAIN and tables is job.source.train
+        surveys[name] = surveys[TRAIN] if again else survey_tables(tables, job.source, job.spec, job.progress, beside)
     beside.check()
     return surveys
 
@@ -120,20 +121,22 @@ def column_notes(surveys: Mapping[str, Survey]) -> Iterator[str]:
         yield f"{beside.empty} of {rows} rows are left out: their text is empty"
 
 
-def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> dict[str, RowIndices]:
-    """split -> indices of its rows, in the order in which they are stored."""
+def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> tuple[dict[str, RowIndices], tuple[str, ...]]:
+    """split -> indices of its rows, in the order in which they are stored; a sentence if fewer are tested on than was
+    asked for."""
     request, seed = job.request, job.seed
     if job.asked.shared is not None:
         rows = shuffled(np.arange(len(surveys[TRAIN].content_keys)), seed, TRAIN)
-        return {TRAIN: rows[: request.train_samples]}
+        return {TRAIN: rows[: request.train_samples]}, ()
     if TEST in surveys:
-        train, test = (shuffled(np.arange(len(surveys[name].content_keys)), seed, name) for name in (TRAIN, TEST))
+        every = {name: shuffled(np.arange(len(found.content_keys)), seed, name) for name, found in surveys.items()}
     else:
-        train, test = split_rows(request, surveys[TRAIN].content_keys, seed)
-    check_test_rows(request, len(test))
+        every = dict(zip((TRAIN, TEST), split_rows(request, surveys[TRAIN].content_keys, seed), strict=True))
+    fewer = check_test_rows(request, len(every[TEST]), held_out=TEST not in surveys)
     if request.only_tested and not predicts_tokens(job.spec.task):  # of which a single one may hold none to learn
-        train = np.arange(1)
-    return {TRAIN: train[: request.train_samples], TEST: test[: request.test_samples]}
+        every[TRAIN] = np.arange(1)
+    most = {TRAIN: request.train_samples}
+    return {name: rows[: most.get(name, request.test_samples)] for name, rows in every.items()}, fewer
 
 
 PlacedExample = tuple[str, int, Example]
@@ -142,11 +145,11 @@ PlacedExample = tuple[str, int, Example]
 
 def placed_examples(job: Job, rows_by_split: Mapping[str, RowIndices]) -> Iterator[PlacedExample]:
     """Read the tables again in their order, and yield every row that a split holds, with its place there."""
-    if job.test_tables:
-        yield from _placed(job, job.source.train, {TRAIN: rows_by_split[TRAIN]})
-        yield from _placed(job, job.test_tables, {TEST: rows_by_split[TEST]})
-    else:
+    if TEST not in job.tables:
         yield from _placed(job, job.source.train, rows_by_split)
+        return
+    for name, tables in job.tables.items():
+        yield from _placed(job, tables, {name: rows_by_split[name]})
 
 
 def _placed(job: Job, tables: tuple[Table, ...], rows_by_split: Mapping[str, RowIndices]) -> Iterator[PlacedExample]:

@@ -1,4 +1,4 @@
-"""The split that is tested on: of those that can be, the first whose rows have labels where the training rows do."""
+"""The splits that are held out: of those that can be, the first whose rows have labels where the training rows do."""
 
 import functools
 import math
@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from fleetune.contracts.tasks import predicts_tokens
-from fleetune.data.splits import TEST_NAMES, TRAIN
+from fleetune.data.splits import TEST_NAMES, TRAIN, held_out_splits
 from fleetune.data.tables import ArrowTable, Table
 
 UNKNOWN = ("-1", "-1.0")
 """What test splits such as those of GLUE have where they do not tell a label."""
 
 
-def labelled_split(
+def labelled_splits(
     names: Collection[str], opened: Callable[[str], tuple[Table, ...]], column: str, task: str
-) -> tuple[str, tuple[str, ...]]:
-    """Return the name of a split to test on, empty for none, and a sentence if others before it have no labels.
+) -> tuple[str, str, tuple[str, ...]]:
+    """Return `held_out_splits` of those with labels, and a sentence for each before them that has none.
 
     opened: opens the tables of a split, of which no other column is read. Models of tokens read no labels.
     """
@@ -26,18 +26,17 @@ def labelled_split(
         return any(label in UNKNOWN for label in _labels(opened(TRAIN), column))
 
     without: list[str] = []
-    for name in (name for name in TEST_NAMES if name in names):
-        if predicts_tokens(task) or TRAIN not in names or not all(column in table.columns for table in opened(TRAIN)):
-            return name, ()
-        seen = _unknown(opened(name), column)
+    unread = predicts_tokens(task) or TRAIN not in names or not all(column in each.columns for each in opened(TRAIN))
+
+    def labelled(name: str) -> bool:
+        seen = set() if unread else _unknown(opened(name), column)
         if not seen or (seen != {""} and unknown_trained()):
-            return name, _notes(without)
+            return True
         without.append(name)
-    return "", _notes(without)
+        return False
 
-
-def _notes(without: list[str]) -> tuple[str, ...]:
-    return tuple(f"the rows of {name} have no labels (none, or -1), so it is not tested on" for name in without)
+    found = held_out_splits(name for name in TEST_NAMES if name in names and labelled(name))
+    return *found, tuple(f"the rows of {name} have no labels (none, or -1), so it is not tested on" for name in without)
 
 
 def _unknown(tested: Iterable[Table], column: str) -> set[str]:

@@ -15,6 +15,7 @@ from fleetune.data.examples import SEPARATOR, Example, RawLabel
 from fleetune.data.prepared_data import LABELS, Array, ArrayInfo
 from fleetune.data.public_words import Told
 from fleetune.data.tables import DataSource
+from fleetune.formatting import shortlist
 
 UNNAMED_CLASS = re.compile(r"LABEL_\d+")
 """Placeholder names that transformers gives to unnamed classes."""
@@ -30,7 +31,6 @@ MISSING = re.compile(r"nan|NaN|NAN|null|NULL|None|NA|N/A|<NA>|-|\?")
 """What programs write for a value that is not there; SNLI and UCI's files have the last two."""
 UNKNOWN = "-1"
 """What many data sets give rows that have no class."""
-MAX_LISTED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +52,22 @@ def map_labels(
     source: DataSource,
     spec: InputSpec,
     others: Iterable[str] = (),
-    least: int = 2,
     several: bool = False,
+    tested: bool = False,
 ) -> LabelMapping:
     """Assign class ids to the labels found in a source: the model's, unless its head is new.
 
     found: label -> its rows. others: names of labels in sources that lie elsewhere; all together are sorted then.
-    several: a sample may have several labels.
-    Raises Refused for fewer than `least` labels, for names mixed with integers, and for columns of fractions.
+    several: a sample may have several labels. tested: nothing is trained, so that one label is enough, and others than
+    those of the model are its caller's to refuse.
+    Raises Refused for too few labels, for names mixed with integers, and for columns of fractions.
     """
     table_name, column, known = source.train[0].name, source.label_column, spec.labels
     spelled = spell_labels(frozenset(found), source)
     union = sorted({*spelled.values(), *others}, key=_order) if others else list(dict.fromkeys(spelled.values()))
     _check_alike(table_name, column, union)
     unknown_notes = () if UNKNOWN in known else _unknown_notes(table_name, column, union, found, spelled)
+    least = 1 if several or tested else 2
     if least == 1 and not union:
         raise Told("{}: no row has a label in column {column!r}; give some of them one", table_name, column=column)
     if len(union) < least:
@@ -77,7 +79,7 @@ def map_labels(
             column=column,
         )
     by_name: dict[RawLabel, str] = {name: name for name in union}
-    matched = _match_model(by_name, known, spec.numbered) if known else None
+    matched = _match_model(by_name, spec, table_name, tested) if known else None
     ids = matched.label_ids if matched else {name: number for number, name in enumerate(union)}
     return LabelMapping(
         names=matched.names if matched else tuple(union),
@@ -121,19 +123,19 @@ def _check_alike(table_name: str, column: str, names: Iterable[str]) -> None:
 def _unknown_notes(
     table_name: str, column: str, names: list[str], found: Mapping[RawLabel, int], spelled: Mapping[RawLabel, str]
 ) -> tuple[str, ...]:
-    """Return a sentence that names -1 beside numbers from 0; Refused where fewer rows have it than any other."""
+    """Return a sentence that names -1 beside numbers from 0; Refused where few rows have it."""
     whole = [int(name) for name in names if is_whole_number(name)]
     if UNKNOWN not in names or min(whole) != int(UNKNOWN) or 0 not in whole or len(whole) != len(names):
         return ()
     rows = Counter[str]()
     for label, count in found.items():
         rows[spelled[label]] += count
-    if rows[UNKNOWN] and rows[UNKNOWN] >= min(rows[name] for name in names if name != UNKNOWN):
+    if rows[UNKNOWN] and 10 * rows[UNKNOWN] >= min(rows[name] for name in names if name != UNKNOWN):
         return ("label -1 is a class like the others; if it stands for none, leave its rows out",)
     raise Told(
-        "{}: column {column!r} has label -1 beside those from 0, in fewer rows than any other; if it is a class (as "
-        "negative, beside neutral and positive), give the classes names, or numbers from 0; if its rows have none, "
-        "leave them out",
+        "{}: column {column!r} has label -1 beside those from 0, in less than a tenth of the rows of any other; if it "
+        "is a class (as negative, beside neutral and positive), give the classes names, or numbers from 0; if its rows "
+        "have none, leave them out",
         table_name,
         column=column,
     )
@@ -193,16 +195,10 @@ def _order(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if is_whole_number(name) else (1, 0, name)
 
 
-def shortlist(names: Iterable[str]) -> str:
-    """Join the first MAX_LISTED names and the number of further ones, for a message."""
-    every = tuple(names)
-    return ", ".join(every[:MAX_LISTED]) + (f" and {len(every) - MAX_LISTED} more" if len(every) > MAX_LISTED else "")
-
-
 def _names_from_source(found: frozenset[RawLabel], source: DataSource) -> dict[RawLabel, str]:
     """label -> name if tables of the source name their classes, in the order of the first that does; else empty."""
     column = source.label_column
-    named = [names for table in (*source.train, *source.test) if (names := table.class_names(column))]
+    named = [names for table in source.tables if (names := table.class_names(column))]
     every = dict.fromkeys(name for names in named for name in names)
     others = sorted(found - every.keys(), key=str) if named else []
     spelled: dict[RawLabel, str] = {name: name for name in every}
@@ -286,8 +282,10 @@ def _integer_name(label: RawLabel, texts: list[str], table_name: str, column: st
     return "0" if whole[1] == "-0" else whole[1]
 
 
-def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...], numbered: bool) -> LabelMapping:
-    """Keep the model's class order where data and model agree; add a note where they do not."""
+def _match_model(spelled: Mapping[RawLabel, str], spec: InputSpec, table_name: str, tested: bool) -> LabelMapping:
+    """Keep the model's class order where data and model agree; add a note where they do not, or refuse to train other
+    classes than an earlier run has learned."""
+    known = spec.labels
     unnamed = all(UNNAMED_CLASS.fullmatch(name) for name in known)
     names = tuple(dict.fromkeys(spelled.values()))
     plain = list(map(composed, known))
@@ -302,10 +300,21 @@ def _match_model(spelled: Mapping[RawLabel, str], known: tuple[str, ...], number
         )
     whole = {label: int(name) for label, name in spelled.items() if re.fullmatch(r"0|[1-9]\d*", name, re.ASCII)}
     fits = len(whole) == len(spelled) and max(whole.values()) < len(known)
-    if fits and (unnamed or numbered or len(set(whole.values())) == len(known)):  # 1 to 102 are not ImageNet's
+    fits = fits and not (spec.continued and any(map(is_whole_number, known)))  # which are names, and not its 1st, 2nd
+    if fits and (unnamed or spec.numbered or len(set(whole.values())) == len(known)):  # 1 to 102 are not ImageNet's
         meant = "" if unnamed else "labels are numbers and count as the model's own: "
         said = (meant + shortlist(f"{number} {name}" for number, name in enumerate(known)),) if meant else ()
         return LabelMapping(names=tuple(map(str, range(len(known)))) if unnamed else known, label_ids=whole, notes=said)
+    if spec.continued and not tested:
+        raise Told(
+            "{}: the earlier run that this one starts from did not learn labels {} (it has {}), and a head for them "
+            "would begin anew, or give them the places of others; begin from the base model (with promote: under "
+            "another name of the run), leave their rows out, or, for a new head of another number of classes, give all "
+            "as model.config.id2label",
+            table_name,
+            shortlist([name for name in names if not {name, name.casefold()} & {*plain, *folded}] or names),
+            shortlist(known),
+        )
     order = _shared_names_first(names, tuple(plain)) if len(names) == len(known) else names
     return LabelMapping(
         names=order,

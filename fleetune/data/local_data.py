@@ -1,7 +1,7 @@
 """Data that lie on a device and stay there: what the device reports of them, and their preparation.
 
-What leaves the device: the digest of the source, the number of samples, and the names of the labels, on which all
-devices must agree. Errors are told in words that come out of no sample (`public_words`).
+What leaves the device: the digest of the source, the number of samples, how many of them are cut, and the names of the
+labels, on which all devices must agree. Errors are told in words that come out of no sample (`public_words`).
 
 `python -m fleetune.data.local_data --task FILE` reads a device's own data at the device. Its messages are JSON lines on
 stdout: `progress`, then `digest`, `surveyed` or `prepared`, or `error`. They and the log hold no sample.
@@ -10,6 +10,7 @@ stdout: `progress`, then `digest`, `surveyed` or `prepared`, or `error`. They an
 import argparse
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -36,6 +37,13 @@ from fleetune.data.sources import checked_digest, content_digest, open_source, v
 from fleetune.data.writer import ensure_data
 from fleetune.errors import FleetuneError, Refused, TryAgain
 
+COUNTS = re.compile(
+    r"\d+ of \d+ (rows|pairs|(train )?texts|train samples) (are longer|are left out|have a text longer)"
+    r"([a-z_ \d,:;]|\d\.\d%|data\.packing)+"
+)
+"""Notes on what is cut or left out, which hold words of ours and numbers alone."""
+LONGEST = re.compile(r" \(the longest has \d+ tokens\)")
+"""Tells of a single sample."""
 LONGEST_LABEL = 64
 """Characters of a label's name; a longer one is taken for a sample's text."""
 LEAST_ROWS = 2
@@ -65,7 +73,7 @@ def public_labels(request: DataRequest, spec: InputSpec) -> tuple[str, ...]:
         return ()
     source = open_source(replace(request, local={}), spec.task)
     check_task(request, source, spec)
-    found = survey_tables((*source.train, *source.test), source, spec, ignore_progress, SideColumns(source, spec))
+    found = survey_tables(source.tables, source, spec, ignore_progress, SideColumns(source, spec))
     return tuple(dict.fromkeys(spell_labels(frozenset(found.labels), source).values()))
 
 
@@ -111,7 +119,8 @@ def prepare(asked: Preparation, folder: Path) -> LocalSource:
         raise Told(
             "its images and those of data.source have different sizes: {sizes}; set data.image_size", sizes=sizes
         )
-    return LocalSource(device="", digest=digest, samples=data.size("train"))
+    cut = tuple(told for note in data.info.notes if COUNTS.fullmatch(told := LONGEST.sub("", note)))
+    return LocalSource(device="", digest=digest, samples=data.size("train"), cut=cut)
 
 
 def check_agreement(labels: dict[str, tuple[str, ...]]) -> None:

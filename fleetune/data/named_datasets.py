@@ -21,9 +21,9 @@ import numpy as np
 
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.class_features import loaded_names
-from fleetune.data.labelled_split import labelled_split
+from fleetune.data.labelled_split import labelled_splits
 from fleetune.data.public_words import Told
-from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, tested_split, unread_notes
+from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable, without_nulls
 from fleetune.errors import TryAgain, first_line
 from fleetune.hub import COMMIT, DATASET, HubRefusal, HubSilence, commit_of
@@ -139,13 +139,13 @@ class HubTable:
 
 
 def hub_source(request: DataRequest, task: str, needs_train: bool = True) -> DataSource:
-    """Open the data set's train split and its test split (validation if there is no test); a note names the others.
+    """Open the data set's train split and those that are held out; a note names the others.
 
     Unless `needs_train`, a test split is enough.
     """
     given = _load(request.source, request.streaming)
     splits = _by_words(given)
-    if TRAIN not in splits and (needs_train or not tested_split(splits)):
+    if TRAIN not in splits and (needs_train or splits.keys().isdisjoint(TEST_NAMES)):
         raise Told(
             "data: {source} has the splits {}; one must be called train, or be the only one with this word in its "
             "name. Else download the set, list what trains in data.files, and name what is tested on in "
@@ -153,18 +153,19 @@ def hub_source(request: DataRequest, task: str, needs_train: bool = True) -> Dat
             ", ".join(given),
             source=request.source,
         )
-    test, unlabelled_notes = labelled_split(
+    test, chooses, unlabelled_notes = labelled_splits(
         splits, lambda split: (_first_labels(request, split, splits[split]),), request.label_column, task
     )
     train_rows, test_rows = streamed_rows(request, bool(test)) if request.streaming else (None, None)
     return DataSource(
         train=(_hub_table(f"{request.source} (train)", splits[TRAIN], train_rows),) if TRAIN in splits else (),
         test=(_hub_table(f"{request.source} ({test})", splits[test], test_rows),) if test else (),
+        validation=(_hub_table(f"{request.source} ({chooses})", splits[chooses], test_rows),) if chooses else (),
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
-        notes=(*unlabelled_notes, *unread_notes(request.source, splits, test)),
+        notes=(*unlabelled_notes, *unread_notes(request.source, splits, test, chooses)),
     )
 
 

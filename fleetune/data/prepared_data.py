@@ -38,7 +38,7 @@ class ArrayInfo:
 
 @record
 class SplitInfo:
-    """Description of a split, `train` or `test`."""
+    """Description of a split: `train`, `test`, and where the source has both, `validation`."""
 
     name: str
     samples: int
@@ -54,6 +54,8 @@ class LocalSource:
     """content_digest of the source, which the device computes."""
     samples: int
     """Number of its training samples."""
+    cut: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Sentences that count samples which are cut or left out, once they are prepared."""
 
 
 @record
@@ -86,6 +88,9 @@ class DataInfo:
     """Warnings about the data, a sentence each."""
     chats: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """True: rows to train on are chats, which the tokenizer's chat template writes."""
+    systems: Annotated[tuple[dict[str, str], ...] | None, Field(exclude_if=lambda value: value is None)] = None
+    """First message of the system or developer in chats to train on, empty for none: the one that all have, or two of
+    several; None: not known, as older versions wrote none."""
     local: Annotated[LocalInfo | None, Field(exclude_if=lambda value: value is None)] = None
     """Data that lie on devices, of which nothing is here; None: there are none."""
     files: Annotated[dict[str, str], Field(exclude_if=lambda value: not value)] = field(default_factory=dict)
@@ -131,17 +136,24 @@ class PreparedData:
         folder = self.tokenizer or self.folder / IMAGE_PROCESSOR
         return folder if folder.is_dir() else None
 
+    @property
+    def scored_while_training(self) -> str:
+        """The split that states are scored on while they train: `validation` where there is one beside `test`."""
+        return "validation" if "validation" in self._arrays else "test"
+
     def size(self, split: str) -> int:
         """Number of samples of a split."""
         return int(next(iter(self._of(split).values())).shape[0])
 
     def describe_sizes(self) -> str:
         """Return the numbers of samples to train and to test on in words."""
+        other = self.scored_while_training
+        chosen = f", {self.describe_size(other, noun='')} to score while it trains" if other != "test" else ""
         if self.info.local:
             owners = self.info.local.sources
             trained = f"{sum(each.samples for each in owners)} samples on {len(owners)} devices with data of their own"
-            return f"{self.describe_size('test')} to test on; {trained}"
-        return f"{self.describe_size('train')} to train on, {self.describe_size('test', noun='')} to test on"
+            return f"{self.describe_size('test')} to test on{chosen}; {trained}"
+        return f"{self.describe_size('train')} to train on, {self.describe_size('test', noun='')} to test on{chosen}"
 
     def describe_size(self, split: str, noun: str = " samples") -> str:
         """Return the number of samples in words; of packed ones also that of the sequences that they share."""

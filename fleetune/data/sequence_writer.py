@@ -11,16 +11,26 @@ from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
 from fleetune.data.dialogues import Chat
 from fleetune.data.examples import dialogue_format, examples, survey_tables
 from fleetune.data.job import Job, Written, assign_rows, column_notes, placed_examples, saved_tokenizer, survey
-from fleetune.data.messages import ASSISTANT
-from fleetune.data.prepared_data import POSITIONS, Array, SplitInfo, create_arrays
+from fleetune.data.messages import ASSISTANT, DEVELOPER, SYSTEM
+from fleetune.data.prepared_data import IDS, POSITIONS, Array, SplitInfo, create_arrays
 from fleetune.data.public_words import Told
 from fleetune.data.sequences import fit, pack, pad
 from fleetune.data.side_columns import SideColumns
-from fleetune.data.splits import TEST, TRAIN, check_test_rows, overlap_notes, row_hash, shared_notes, split_rows
-from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays
+from fleetune.data.splits import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    check_test_rows,
+    overlap_notes,
+    row_hash,
+    shared_notes,
+    split_rows,
+)
+from fleetune.data.tokenization import end_token_id, pack_documents, token_arrays, unknown_notes
 from fleetune.data.written_chats import DATE, TELLS_DATE
 
 REPORT_EVERY = 256
+SEVERAL = 2
 AFTER_END = 3
 """Tokens at the end of an answer among which its end mark is: a line break or two may follow it."""
 
@@ -29,34 +39,40 @@ def has_sequences(job: Job) -> bool:
     """True if rows are chats or completions, whose tokens do not all carry loss, or if samples share sequences."""
     if job.request.packing:
         return True
-    tables = (*job.source.train, *job.source.test)
-    return any(dialogue_format(table, job.source, job.spec) is not None for table in tables)
+    return any(dialogue_format(table, job.source, job.spec) is not None for table in job.source.tables)
 
 
 def write_sequences(job: Job) -> Written:
-    """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out.
+    """Write one sample per row, or several; what is too long is cut, and what carries no loss then is left out. Of a
+    plain text that shares sequences, the rest is samples too.
 
     Holds all tokens in memory, 8 bytes each. Raises Refused if a split has nothing left.
     """
     request = job.request
     surveys = survey(job)
-    rows_by_split = assign_rows(job, surveys)
+    rows_by_split, fewer = assign_rows(job, surveys)
     tokenizer = saved_tokenizer(job)
     encoder = SequenceEncoder(tokenizer, job.spec, request.loss_on == "all")
-    found: dict[str, list[TokenSequence | None]] = {name: [None] * len(rows) for name, rows in rows_by_split.items()}
+    found: dict[str, list[list[TokenSequence]]] = {name: [[]] * len(rows) for name, rows in rows_by_split.items()}
     total = sum(map(len, found.values()))
-    chats, told = False, list[str]()
+    chats, told, systems = False, list[str](), list[dict[str, str]]()
     for done, (split, position, example) in enumerate(placed_examples(job, rows_by_split), start=1):
-        found[split][position] = sequence = encoder.encode(example)
+        sequence, whole = encoder.encode(example), not (request.packing and isinstance(example.content, str))
+        found[split][position] = [sequence] if whole else sequence.pieces(request.max_length)
+        if split == TRAIN and isinstance(example.content, Chat) and len(systems) < SEVERAL:
+            first = example.content.messages[0]
+            told_first = first["role"] in (SYSTEM, DEVELOPER) and str(first["content"])
+            system = {"role": str(first["role"]), "content": told_first} if told_first else {}
+            systems += [system] if system not in systems else []
         if not chats and split == TRAIN and isinstance(example.content, Chat):
             chats, told = True, [*_dated(tokenizer, example.content), *_endless(tokenizer, example.content, sequence)]
         if done % REPORT_EVERY == 0 or done == total:
             job.progress("tokenizing", done, total, "samples")
     splits: list[SplitInfo] = []
     hashes: dict[str, list[bytes]] = {}
-    notes = [*column_notes(surveys), *told, *encoder.notes(total)]
+    notes = [*column_notes(surveys), *fewer, *told, *encoder.notes(total)]
     for name, sequences in found.items():
-        fitted = fit([sequence for sequence in sequences if sequence is not None], request.max_length)
+        fitted = fit([piece for pieces in sequences for piece in pieces], request.max_length)
         if not fitted.sequences:
             raise Told(
                 "data: no {} sample has a token with loss within max_length {max_length} (the longest has {} "
@@ -66,19 +82,26 @@ def write_sequences(job: Job) -> Written:
                 max_length=request.max_length,
             )
         notes += fitted.note(name, request.max_length)
+        if longer := sum(len(pieces) > 1 for pieces in sequences):
+            notes.append(
+                f"{longer} of {len(sequences)} {name} texts are longer than max_length {request.max_length}, and are "
+                "read as several samples"
+            )
         together = pack if request.packing else pad
-        info, _ = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
+        info, arrays = _write(job, name, together(fitted.sequences, request.max_length, int(tokenizer.pad_token_id)))
+        notes += unknown_notes(tokenizer, arrays[IDS]) if name == TRAIN else ()
         splits.append(info)
         hashes[name] = [row_hash(sequence.ids.tobytes()) for sequence in fitted.sequences]
-    if TEST in hashes and not job.asked.local and not request.only_tested:
-        # of one split, equal samples are kept together, so that only cut ones are in both
-        notes += shared_notes(hashes[TRAIN], hashes[TEST], None if job.source.test else 0)
+    for name in () if job.asked.local or request.only_tested else (TEST, VALIDATION):
+        if name in hashes:  # of one split, equal samples are kept together, so that only cut ones are in both
+            notes += shared_notes(hashes[TRAIN], hashes[name], None if job.source.test else 0, name)
     return Written(
         labels=(),
         splits=tuple(splits),
         pad_token_id=int(tokenizer.pad_token_id),
         notes=tuple(notes),
         chats=chats,
+        systems=tuple(systems) if any(systems) and not job.asked.local else (),  # there, devices train
     )
 
 
@@ -107,21 +130,21 @@ def write_documents(job: Job) -> Written:
     texts = [str(one.content) for table in source.train for one in examples(table, source, job.spec)]
     beside = SideColumns(source, job.spec)
     keys = survey_tables(source.train, source, job.spec, job.progress, beside).content_keys
-    splits, arrays = [], {}
+    splits, arrays, fewer = [], {}, tuple[str, ...]()
     limits = (request.train_samples, request.test_samples)
     dealt = (np.arange(len(texts)),) if job.asked.shared is not None else split_rows(request, keys, job.seed)
     for name, rows, limit in zip((TRAIN, TEST), dealt, limits, strict=False):
         reading = _with_progress((texts[row] for row in rows), len(rows), job.progress)
         blocks = pack_documents(tokenizer, reading, request.max_length, limit, job.spec)
         if name == TEST:
-            check_test_rows(request, len(next(iter(blocks.values()))))
+            fewer = check_test_rows(request, len(next(iter(blocks.values()))), held_out=True)
         split, arrays[name] = _write(job, name, blocks)
         splits.append(split)
     return Written(
         labels=(),
         splits=tuple(splits),
         pad_token_id=int(tokenizer.pad_token_id),
-        notes=overlap_notes(arrays, None) if TEST in arrays and not job.asked.local else (),
+        notes=(*fewer, *(overlap_notes(arrays, None) if TEST in arrays and not job.asked.local else ())),
     )
 
 

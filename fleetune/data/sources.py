@@ -17,9 +17,9 @@ from fleetune.contracts.run_config import BUILT_IN, DataRequest
 from fleetune.data.data_cards import check_together
 from fleetune.data.examples import check_task, examples
 from fleetune.data.folders import check_shards, data_files, folder_splits, listed_splits
-from fleetune.data.image_folders import image_folder_source
+from fleetune.data.image_folders import image_folder_source, repeats_folders
 from fleetune.data.images import image_file
-from fleetune.data.labelled_split import labelled_split
+from fleetune.data.labelled_split import labelled_splits
 from fleetune.data.named_datasets import (
     HUB_NAME,
     digits,
@@ -37,6 +37,7 @@ from fleetune.data.splits import (
     check_test_rows,
     held_out_count,
     newest,
+    split_names,
     unread_notes,
 )
 from fleetune.data.tables import FILE_SUFFIXES, DataSource, InMemoryTable, Table, open_table
@@ -64,7 +65,7 @@ def open_source(request: DataRequest, task: str) -> DataSource:
     """Open the tables of a request for a task; Refused if the source does not exist or cannot be read."""
     opened = _open_source(request, task, needs_train=not request.only_tested)
     if request.only_tested:
-        opened = replace(opened, train=opened.train or opened.test, test=opened.test or opened.train)
+        opened = replace(opened, train=opened.train or opened.test, test=opened.test or opened.train, validation=())
     elif isinstance(request.validation, float) and opened.test:
         raise Told(
             "data: validation asks for a share ({validation}), but {named} has a test split of its own; leave "
@@ -75,7 +76,8 @@ def open_source(request: DataRequest, task: str) -> DataSource:
     if isinstance(request.validation, str):
         tested = _open_source(validation_request(request), task, needs_train=False)
         notes = (*_replaced_notes(request, opened), *tested.notes)
-        opened = replace(opened, test=tested.test or tested.train, test_folder=tested.folder, notes=notes)
+        test = tested.test or tested.train
+        opened = replace(opened, test=test, validation=(), test_folder=tested.folder, notes=notes)
         if opened.packed or tested.packed:
             raise Told(
                 "data: the text of {source} is cut into blocks; give data.validation a share",
@@ -149,7 +151,10 @@ def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> D
         return hub_source(request, task, needs_train)
     if not path.is_dir():
         return _tables(request, task, {TRAIN: (path,)}, path.parent if path.suffix.lower() in NAMING else None)
-    pictures = None if has_files else image_folder_source(path, request, needs_train)
+    if not has_files:
+        pictures = image_folder_source(path, request, needs_train)
+    else:
+        pictures = None if InputSpec(task=task).is_text else _beside_tables(path, request, needs_train)
     if pictures is not None:
         return pictures
     splits, notes = folder_splits(path, needs_train)
@@ -157,23 +162,41 @@ def _open_source(request: DataRequest, task: str, needs_train: bool = True) -> D
     return replace(opened, notes=(*opened.notes, *notes))
 
 
+def _beside_tables(folder: Path, request: DataRequest, needs_train: bool) -> DataSource | None:
+    """Folders of classes beside tables that repeat their names; None for tables that say more, or name a split."""
+    tables = {file.relative_to(folder): open_table(file) for file in data_files(folder)}
+    named = any(split_names(part) for file in tables for part in file.parts) or request.newest_files is not None
+    if named or any({request.image_column, "file_name"} & {*table.columns} for table in tables.values()):
+        return None
+    try:
+        found = image_folder_source(folder, request, needs_train)
+    except Refused:
+        return None
+    classes = {row[request.label_column] for one in found.tables for _, row in one.rows()} if found else set[str]()
+    if found is None or not all(repeats_folders(table, classes) for table in tables.values()):
+        return None
+    note = f"{', '.join(map(str, tables))}: not read, since it repeats the names of the folders of images"
+    return replace(found, notes=(*found.notes, note))
+
+
 def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ...]], folder: Path | None) -> DataSource:
     @functools.cache
     def opened(split: str) -> tuple[Table, ...]:
         return tuple(open_table(file) for file in splits.get(split, ()))
 
-    tested, unlabelled_notes = labelled_split(splits, opened, request.label_column, task)
+    tested, chooses, unlabelled_notes = labelled_splits(splits, opened, request.label_column, task)
     if folder is not None:
-        check_together(folder, {name: splits[name] for name in (TRAIN, tested) if name in splits})
+        check_together(folder, {name: splits[name] for name in (TRAIN, tested, chooses) if name in splits})
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),
+        validation=opened(chooses),
         text_column=request.text_column,
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
-        notes=(*unlabelled_notes, *unread_notes(source_name(request), splits, tested)),
+        notes=(*unlabelled_notes, *unread_notes(source_name(request), splits, tested, chooses)),
     )
 
 
@@ -201,7 +224,7 @@ def validate_data(request: DataRequest, task: str) -> None:
         return
     source = open_source(request, task)
     check_task(request, source, spec)
-    for tables in (source.train, source.test):
+    for tables in (source.train, source.test, source.validation):
         first = next((example for table in tables for example in examples(table, source, spec)), None)
         if tables and first is None:
             raise Told("{}: no samples in it; give at least one row", tables[0].name)
@@ -223,7 +246,7 @@ def _check_test_rows(request: DataRequest, source: DataSource, requested: int) -
     if source.test:
         check_test_rows(request, _count_rows(source.test, requested))
         return
-    if request.newest_files is not None:
+    if request.by_content:
         return  # how many rows are held out is known once all are read
     limit = math.ceil(requested / request.held_out_share) + 1
     check_test_rows(request, held_out_count(_count_rows(source.train, limit), request.held_out_share))
@@ -271,7 +294,7 @@ def source_name(request: DataRequest) -> str:
     return path.name if path.is_file() else path.resolve().name
 
 
-DATA_VERSION = 9
+DATA_VERSION = 10
 """Increased whenever this package would prepare other arrays from the same source, or another tokenizer folder."""
 
 

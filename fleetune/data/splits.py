@@ -19,9 +19,9 @@ from fleetune.data.public_words import Told
 from fleetune.errors import Refused
 
 RowIndices = np.ndarray[Any, np.dtype[np.int64]]
-TRAIN, TEST = "train", "test"
+TRAIN, TEST, VALIDATION = "train", "test", "validation"
 TEST_NAMES = ("test", "validation", "valid", "val", "dev", "eval")
-"""Names of test splits; the first that a source has is used."""
+"""Names of test splits; the first that a source has is tested on, and of one with `test` the next is `VALIDATION`."""
 SPLIT_WORDS = {
     **{name: name for name in (TRAIN, *TEST_NAMES)},
     "training": TRAIN,
@@ -47,18 +47,23 @@ def joined_names(name: str) -> frozenset[str]:
     return split_names(" ".join({*joined, *words}))
 
 
-def tested_split(names: Iterable[str]) -> str:
-    """The split that is tested on; empty if none of these is one."""
-    found = set(names)
-    return next((name for name in TEST_NAMES if name in found), "")
+def held_out_splits(names: Iterable[str]) -> tuple[str, str]:
+    """The split that is tested on, and beside `test` the one that states are chosen by while training; empty for none.
+
+    names: test splits that can be read, in the order of TEST_NAMES.
+    """
+    found = iter(names)
+    tested = next(found, "")
+    return tested, next(found, "") if tested == TEST else ""
 
 
-def unread_notes(source: str, names: Iterable[str], tested: str) -> tuple[str, ...]:
+def unread_notes(source: str, names: Iterable[str], tested: str, chooses: str = "") -> tuple[str, ...]:
     """A sentence that names the splits of a source that are not read; empty if there is none."""
-    unread = [name for name in names if name not in (TRAIN, tested)]
+    unread = [name for name in names if name not in (TRAIN, tested, chooses)]
     if not unread:
         return ()
     read = f"{tested} is tested on" if tested else f"{TRAIN} is read"
+    read += f", {chooses} is scored while training" if chooses else ""
     return (f"of the splits of {source}, {read}; not read: {', '.join(unread)}",)
 
 
@@ -69,12 +74,12 @@ def split_rows(
 
     Rows with equal `keys` [rows] are the same sample and stay in one split, so no test sample is a training sample. A
     sample with more than half as many rows as are to be held out is trained on, where there are enough others.
-    With `newest_files`, a row's split depends on its content and not on the other rows.
+    With `by_content`, a row's split depends on its content and not on the other rows.
     Raises Refused if there are too few distinct samples to hold one out.
     """
     _, groups = np.unique(keys, return_inverse=True)
     distinct = int(groups.max(initial=-1)) + 1
-    if request.newest_files is not None:
+    if request.by_content and not request.only_tested:
         tested = held_out(keys, request.held_out_share, seed)
         if not tested.any() or tested.all():
             raise _too_few(request, distinct)
@@ -111,9 +116,12 @@ def held_out_count(rows: int, fraction: float) -> int:
     return min(max(1, round(rows * fraction)), rows - 1)
 
 
-def check_test_rows(request: DataRequest, found: int) -> None:
-    """Raise Refused if the test split has fewer rows than `test_samples` requests."""
+def check_test_rows(request: DataRequest, found: int, held_out: bool = False) -> tuple[str, ...]:
+    """Raise Refused if the test split has fewer rows than `test_samples` requests; return a sentence instead where they
+    are held out by content, by which nobody can ask for so many."""
     if request.test_samples is not None and found < request.test_samples:
+        if held_out and request.by_content and not request.only_tested:
+            return (f"test_samples asks for {request.test_samples} rows, and by their content {found} are held out",)
         raise Told(
             "data: test_samples asks for {test_samples} rows, but {named} has {} to test on; ask for at most {}, "
             "or give more",
@@ -122,6 +130,7 @@ def check_test_rows(request: DataRequest, found: int) -> None:
             test_samples=request.test_samples,
             named=request.named,
         )
+    return ()
 
 
 def shuffled(numbers: RowIndices, seed: int, split: str) -> RowIndices:
@@ -133,40 +142,43 @@ def _rng(seed: int, use: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([seed, *use.encode()]))
 
 
-def overlap_notes(arrays: Mapping[str, Mapping[str, Array]], alike: int | None = 0) -> tuple[str, ...]:
-    """Return a sentence that counts test rows with the same inputs as a training row; empty if there is none.
+def overlap_notes(
+    arrays: Mapping[str, Mapping[str, Array]], alike: int | None = 0, split: str = TEST
+) -> tuple[str, ...]:
+    """Return a sentence that counts rows of a split with the same inputs as a training row; empty if there is none.
 
-    `arrays` are the stored inputs by split; `alike` is the number of test rows that equalled a
+    `arrays` are the stored inputs by split; `alike` is the number of rows of the split that equalled a
     training row before truncation or resizing, None where that is unknown.
     """
-    hashes = _row_hashes(arrays[TRAIN]), _row_hashes(arrays[TEST])
+    hashes = _row_hashes(arrays[TRAIN]), _row_hashes(arrays[split])
     if DECODER_IDS in arrays[TRAIN]:  # what is written may differ
-        return shared_notes(*hashes, None, "have the input of a training row")
-    return shared_notes(*hashes, alike)
+        return shared_notes(*hashes, None, split, "have the input of a training row")
+    return shared_notes(*hashes, alike, split)
 
 
 def shared_notes(
-    train: list[bytes], tested: list[bytes], alike: int | None, how: str = "are also training rows"
+    train: list[bytes], tested: list[bytes], alike: int | None, split: str = TEST, how: str = "are also training rows"
 ) -> tuple[str, ...]:
-    """`overlap_notes` from the hashes of the rows of both splits; one more sentence if most of the test rows are
-    alike."""
-    return (*_shared_note(train, tested, alike, how), *_repeated_note(tested))
+    """`overlap_notes` from the hashes of the rows of both splits; one more sentence if most of those that are scored
+    are alike."""
+    return (*_shared_note(train, tested, alike, split, how), *_repeated_note(tested, split))
 
 
-def _repeated_note(tested: list[bytes]) -> Iterator[str]:
+def _repeated_note(tested: list[bytes], split: str) -> Iterator[str]:
     most = max(Counter(tested).values(), default=0)
     if 1 < most > len(tested) / 2:
-        yield f"{most} of {len(tested)} test rows are alike, so the scores are mostly of one input"
+        yield f"{most} of {len(tested)} {split} rows are alike, so the scores are mostly of one input"
 
 
-def _shared_note(train: list[bytes], tested: list[bytes], alike: int | None, how: str) -> tuple[str, ...]:
+def _shared_note(train: list[bytes], tested: list[bytes], alike: int | None, split: str, how: str) -> tuple[str, ...]:
     trained = set(train)
     shared = sum(key in trained for key in tested)
     if not shared:
         return ()
+    use = "it is tested on" if split == TEST else "its states are chosen by"
     note = (
-        f"{shared} of {len(tested)} test rows {how}: the model has seen what it is tested on, so its "
-        "scores look better than they are"
+        f"{shared} of {len(tested)} {split} rows {how}: the model has seen what {use}, so its scores look better than "
+        "they are"
     )
     cut = 0 if alike is None else shared - alike
     if cut <= 0:
@@ -227,8 +239,8 @@ def _in_order(name: str) -> tuple[list[str | int], str]:
 def held_out(keys: Keys, fraction: float, seed: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Whether each row is held out for testing, about `fraction` of them, decided by its content and the seed alone.
 
-    A row that one window trains on is never what another window tests on, so that a model which continues from an
-    earlier window is not scored on what it has seen. `keys` are hashes of the rows' contents.
+    A row that is trained on today is never what tomorrow's larger file, or another window, tests on, so that a model
+    which goes on is not scored on what it has seen. `keys` are hashes of the rows' contents.
     """
     mixed = keys ^ np.random.Generator(np.random.PCG64([seed, *b"window"])).integers(1 << 63, dtype=np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64, a bijection

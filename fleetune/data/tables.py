@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,6 +68,8 @@ class DataSource:
 
     train: tuple[Table, ...]
     test: tuple[Table, ...] = ()
+    validation: tuple[Table, ...] = ()
+    """Beside `test`: what states are scored on while training."""
     text_column: str = "text"
     image_column: str = "image"
     label_column: str = "label"
@@ -83,6 +86,11 @@ class DataSource:
     """Tokens of chats and completions that carry loss."""
     notes: tuple[str, ...] = ()
     """Remarks for the user about what is not read, a sentence each."""
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Those of all splits."""
+        return *self.train, *self.test, *self.validation
 
     def folders_of(self, table: Table) -> tuple[Path | None, Path | None]:
         """Base folder of relative paths in a table, and the folder of its file, which comes first, if it has one."""
@@ -102,6 +110,8 @@ LONGEST_FIELD = 1 << 24
 """Most characters of a CSV field: a quote that is never closed does not fill the memory."""
 FILE_FORMAT, END_OF_STREAM = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 """Beginning of Arrow files that are no stream, and end of those that are."""
+UNNAMED = "Unnamed: "
+"""Name of a CSV column without one, before its number from 0, as pandas has it."""
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
@@ -326,11 +336,18 @@ def _csv_records(reader: Iterator[list[str]]) -> Iterator[list[str]]:
 
 def _open_csv(path: Path) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        columns = tuple(next(_csv_records(csv.reader(lines, strict=True)), ()))
+        heading = next(_csv_records(csv.reader(lines, strict=True)), [])
+    columns = tuple(name if name.strip() else _made_name(heading, number) for number, name in enumerate(heading))
     if not columns:
         raise Told("{}: the file is empty; give a header line and records", path)
     _check_columns(path, columns)
     return CsvTable(path=path, columns=columns)
+
+
+def _made_name(heading: Sequence[str], number: int) -> str:
+    """That of pandas for a column without one, also where it was saved under it before."""
+    made = (f"{UNNAMED}{number}{again and f'.{again}' or ''}" for again in count())
+    return next(name for name in made if name not in heading)
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ TOKENIZER_SETTINGS = (
 """Files of tokenizers of any kind, apart from their settings and vocabularies. By the type of model in config.json,
 transformers takes a tokenizer's class, where its settings name none, or one that it does not take for the type."""
 Ids = np.ndarray[Any, np.dtype[np.int64]]
+MOST_UNKNOWN, UNKNOWN_ROWS = 0.1, 4096
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
 
@@ -43,6 +45,8 @@ class TextEncoder:
     classes: LabelMapping
     cut: list[str] = field(default_factory=list)
     """Locations of the texts that were longer."""
+    tokens: Counter[str] = field(default_factory=Counter)
+    """Of causal-lm, how many there are, and how many of them are lost to the cuts."""
 
     def arrays(self, samples: int) -> tuple[ArrayInfo, ...]:
         """Describe the arrays that hold `samples` samples."""
@@ -54,7 +58,13 @@ class TextEncoder:
         """Return the rows of a chunk by array name."""
         causal = self.spec.task == "causal-lm"
         texts = [str(example.content) for example in chunk]
-        ids, mask, longer = (_encode_with_end if causal else encode)(self.tokenizer, texts, self.length)
+        if causal:
+            ids, mask, lengths = _encode_with_end(self.tokenizer, texts, self.length)
+            longer = [row for row, tokens in enumerate(lengths) if tokens > self.length]
+            lost = sum(lengths[row] - self.length for row in longer)
+            self.tokens.update({"all": sum(lengths), "lost": lost})
+        else:
+            ids, mask, longer = encode(self.tokenizer, texts, self.length)
         check_ids(ids, self.spec)
         self.cut.extend(chunk[row].location for row in longer)
         if causal:
@@ -64,7 +74,9 @@ class TextEncoder:
     def notes(self, total: int) -> Iterator[str]:
         """A sentence if some of `total` texts are longer than the model is to see them."""
         if self.cut:
-            yield f"{len(self.cut)} of {total} texts are longer than max_length {self.length} and are cut"
+            lost, tokens = self.tokens["lost"], self.tokens["all"]
+            share = f", by which {lost / tokens:.1%} of all tokens are lost; data.packing reads them" if lost else ""
+            yield f"{len(self.cut)} of {total} texts are longer than max_length {self.length} and are cut{share}"
 
 
 def token_arrays(
@@ -188,22 +200,22 @@ def encode(tokenizer: Any, texts: list[str], length: int, *, target: bool = Fals
 
 
 def _encode_with_end(tokenizer: Any, texts: list[str], length: int) -> tuple[Ids, Ids, list[int]]:
-    """`encode` for causal models: complete texts end with the end token, truncated texts do not.
+    """`encode` for causal models: complete texts end with the end token, truncated texts do not. The last list is of
+    the number of tokens of each whole text, but for its end token.
 
     Without end tokens in training, a model never learns to stop generating.
     """
     end = end_token_id(tokenizer)
     rows = np.full((len(texts), length), tokenizer.pad_token_id, dtype=np.int64)
     mask = np.zeros_like(rows)
-    longer, marks = [], own_marks(tokenizer)
+    lengths, marks = [], own_marks(tokenizer)
     texts = [without_marks(text, marks) for text in texts]
     for row, ids in enumerate(tokenizer(texts, verbose=False)["input_ids"]):
         closed = ids if end is None or ids[-1:] == [end] else [*ids, end]
-        if len(closed) - (end is not None) > length:
-            longer.append(row)
+        lengths.append(len(closed) - (end is not None))
         kept = closed[:length]
         rows[row, : len(kept)], mask[row, : len(kept)] = kept, 1
-    return rows, mask, longer
+    return rows, mask, lengths
 
 
 def document_ids(tokenizer: Any, text: str) -> Ids:
@@ -318,7 +330,34 @@ def _from_folder(folder: Path) -> Any:
             folder,
             dropout=dropout,
         )
+    _check_vocabulary(found, folder)
     return found
+
+
+def _check_vocabulary(tokenizer: Any, folder: Path) -> None:
+    """Refuse a tokenizer without the file of its words, each of which transformers then reads as unknown."""
+    if len(tokenizer.get_vocab().keys() - {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}) > 1:
+        return  # T5's has one of no file
+    own = " and ".join(name for kind, name in tokenizer.vocab_files_names.items() if kind != "tokenizer_file")
+    raise Told(
+        "{}: its tokenizer has no vocabulary, and would read every word as unknown; copy {files} into it, from where "
+        "the model comes",
+        folder,
+        files=" or ".join(filter(None, ("tokenizer.json", own))),
+    )
+
+
+def unknown_notes(tokenizer: Any, ids: Array) -> Iterator[str]:
+    """A sentence if the tokenizer knows little of the texts, whose first rows of ids [texts, length] tell of all."""
+    unknown, rows = tokenizer.unk_token_id, ids[:UNKNOWN_ROWS]
+    if unknown in (None, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id):
+        return
+    share = (rows == unknown).sum() / (rows != tokenizer.pad_token_id).sum()
+    if share > MOST_UNKNOWN:
+        yield (
+            f"{share:.0%} of the tokens of the training texts stand for what the tokenizer does not know, such as "
+            "letters of another script, and are all alike to the model; choose a base for these texts"
+        )
 
 
 def end_token_id(tokenizer: Any) -> int | None:

@@ -29,7 +29,7 @@ def other_split(job: Job) -> Iterator[str]:
     own.no_truncation()
     own.no_padding()
     trained = own_tokenizer(job.spec)
-    every = (one for table in (*job.source.train, *job.source.test) for one in examples(table, job.source, job.spec))
+    every = (one for table in job.source.tables for one in examples(table, job.source, job.spec))
     for example in islice(every, TEXTS):
         text = _text(example)[:LETTERS]
         ours = trained(text, add_special_tokens=False, verbose=False)["input_ids"]

@@ -24,29 +24,30 @@ from fleetune.data.examples import Example, check_heading, given_text
 from fleetune.data.image_folders import IMAGE_SUFFIXES, OTHER_IMAGES
 from fleetune.data.images import as_image
 from fleetune.data.lfs_pointers import check_fetched
-from fleetune.data.messages import ASSISTANT
+from fleetune.data.messages import ASSISTANT, USER, Message
 from fleetune.data.tables import FILE_SUFFIXES, open_table, row_place
 from fleetune.errors import Refused
 
 LINES = ".txt"
+NO_MESSAGE: Message = {}
 
 
-def asked_texts(texts: Sequence[str], chats: bool) -> Iterator[Example]:
-    """Texts as they stand; what a user says, where the model was trained on chats."""
+def asked_texts(texts: Sequence[str], chats: bool, system: Message = NO_MESSAGE) -> Iterator[Example]:
+    """Texts as they stand; what a user says after a system's message, where the model was trained on chats."""
     for number, text in enumerate(texts, start=1):
-        yield _asked(f"text {number}", text, chats)
+        yield _asked(f"text {number}", text, chats, system)
 
 
-def _asked(location: str, text: str, chats: bool) -> Example:
+def _asked(location: str, text: str, chats: bool, system: Message) -> Example:
     if not isinstance(text, str):
         raise Refused(f"{location} is {type(text).__name__}, not text; give strings")
     if not text.strip():
         raise Refused(f"{location} is empty; give words")
-    return Example(location=location, content=_said_by_user(text) if chats else text, label=None)
+    return Example(location=location, content=_said_by_user(text, system) if chats else text, label=None)
 
 
-def _said_by_user(text: str) -> Chat:
-    return Chat(messages=({"role": "user", "content": text},))
+def _said_by_user(text: str, system: Message) -> Chat:
+    return Chat(messages=(*((system,) if system else ()), {"role": USER, "content": text}))
 
 
 def asked_images(paths: Sequence[Path]) -> Iterator[Example]:
@@ -64,20 +65,22 @@ def asked_images(paths: Sequence[Path]) -> Iterator[Example]:
             yield Example(location=str(file), content=as_image(str(file), file, None), label=None)
 
 
-def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -> Iterator[Example]:
+def asked_rows(
+    path: Path, request: DataRequest, spec: InputSpec, chats: bool, system: Message = NO_MESSAGE
+) -> Iterator[Example]:
     """Rows of a table in the columns of the run's `data` section, or the lines of a .txt file, in order.
 
     Of rows for causal-lm, what training reads is asked: the column that `data.format` names, else the first of text,
     messages and prompt. Of a chat or an instruction, the messages before the last answer are asked; of a completion,
-    its prompt, as what a user says where the model was trained on chats. Refused names the first row that has none of
-    them.
+    its prompt, as what a user says after a system's message where the model was trained on chats. Refused names the
+    first row that has none of them.
     """
     if path.suffix.lower() == LINES:
         if not spec.is_text:
             raise Refused(
                 f"{path}: it holds lines of text, and the model reads images; give images, or a table of them"
             )
-        yield from _asked_lines(path, chats)
+        yield from _asked_lines(path, chats, system)
         return
     if not path.is_file():
         raise Refused(f"{path}: no such file; give a file that ends in {', '.join((*FILE_SUFFIXES, LINES))}")
@@ -91,15 +94,15 @@ def asked_rows(path: Path, request: DataRequest, spec: InputSpec, chats: bool) -
             raise Refused(f"{location} has nothing in column {column!r}; {_columns(spec)}")
         if format != TEXT:
             found = _dialogue(location, values, format, spec)
-            said = _said_by_user(found.prompt) if chats and isinstance(found, Completion) else found
+            said = _said_by_user(found.prompt, system) if chats and isinstance(found, Completion) else found
             yield Example(location=location, content=said, label=None)
         elif spec.is_text:
-            yield _asked(location, given_text(location, column, values[column]), chats)
+            yield _asked(location, given_text(location, column, values[column]), chats, system)
         else:
             yield Example(location=location, content=as_image(location, values[column], path.parent), label=None)
 
 
-def _asked_lines(path: Path, chats: bool) -> Iterator[Example]:
+def _asked_lines(path: Path, chats: bool, system: Message) -> Iterator[Example]:
     try:
         check_fetched(str(path), path)
         lines = text_lines(path.read_bytes())
@@ -107,7 +110,7 @@ def _asked_lines(path: Path, chats: bool) -> Iterator[Example]:
         raise Refused(f"{path}: cannot be read ({error}); give a text file in UTF-8") from None
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _asked(f"{path}: line {number}", line, chats)
+            yield _asked(f"{path}: line {number}", line, chats, system)
 
 
 def text_lines(content: bytes) -> list[str]:

@@ -33,6 +33,7 @@ from fleetune.data.job import (
 from fleetune.data.labels import LabelMapping, absent_class_notes, map_labels, spell_labels, unowned_class_notes
 from fleetune.data.pairs import PairEncoder
 from fleetune.data.prepared_data import (
+    IDS,
     IMAGE_PROCESSOR,
     INFO,
     LABELS,
@@ -49,12 +50,14 @@ from fleetune.data.public_words import Told
 from fleetune.data.sequence_writer import has_sequences, write_documents, write_sequences
 from fleetune.data.sources import checked_digest, open_source, source_name
 from fleetune.data.splits import TEST, TRAIN, RowIndices, overlap_notes
-from fleetune.data.tokenization import TextEncoder, check_length
+from fleetune.data.tokenization import TextEncoder, check_length, unknown_notes
 from fleetune.data.tokenizer_file import other_split
 from fleetune.errors import TryAgain
 from fleetune.filesystem import rename_durably
 
 CHUNK_SAMPLES = 512
+MOST_BYTES = 512
+"""Tokens of a vocabulary that may be one of bytes, which needs 260, with some room."""
 NOT_HERE = "local"
 """Name of the source in a request whose data lie elsewhere."""
 
@@ -105,12 +108,14 @@ def write_data(asked: Preparation, folder: Path) -> None:
             pad_token_id=written.pad_token_id,
             notes=(
                 *_input_notes(spec),
+                *_split_notes(job),
                 *other_split(job),
                 *source.notes,
                 *cut_notes(source, spec.task),
                 *written.notes,
             ),
             chats=written.chats,
+            systems=tuple(map(dict, written.systems)) if written.chats else None,
             local=_local_info(asked, written),
             files=file_digests(part),
         )
@@ -129,7 +134,14 @@ def ensure_data(asked: Preparation, folder: Path) -> None:
 
 
 def check_lengths(request: DataRequest, spec: InputSpec) -> None:
-    """Refuse lengths beyond the positions of the model."""
+    """Refuse lengths beyond the positions of the model, and bytes for one that has learned words."""
+    if spec.is_text and spec.pretrained and spec.tokenizer is None and (spec.vocab_size or 0) > MOST_BYTES:
+        raise Told(
+            "data: the model has no tokenizer file in its folder, and its vocabulary of {vocab_size} tokens is not one "
+            "of bytes; copy its tokenizer there from where it comes: tokenizer.json and tokenizer_config.json, or "
+            "vocab.txt, vocab.json and merges.txt, tokenizer.model, or spiece.model",
+            vocab_size=spec.vocab_size,
+        )
     if spec.is_text and spec.max_positions is not None and request.max_length > spec.max_positions:
         raise Told(
             "data: max_length is {max_length}, but the model has {max_positions} positions; set data.max_length to "
@@ -185,7 +197,7 @@ def _write_samples(job: Job) -> Written:
             classes=classes,
         )
     )
-    rows_by_split = assign_rows(job, surveys)
+    rows_by_split, fewer = assign_rows(job, surveys)
     splits = tuple(
         SplitInfo(name=name, samples=len(rows), arrays=encoder.arrays(len(rows)))
         for name, rows in rows_by_split.items()
@@ -202,7 +214,9 @@ def _write_samples(job: Job) -> Written:
         notes=(
             *classes.notes,
             *column_notes(surveys),
+            *fewer,
             *(() if isinstance(encoder, ImageEncoder) else encoder.notes(texts)),
+            *(() if tokenizer is None else unknown_notes(tokenizer, arrays[TRAIN][IDS])),
             *untaught,
             *_dim_notes(surveys.values()),
             *_training_notes(job, classes, surveys, rows_by_split, arrays),
@@ -247,8 +261,7 @@ def _label_mapping(job: Job, surveys: dict[str, Survey]) -> LabelMapping:
     if shared is None:
         several, tested = predicts_labels(spec.task), job.request.only_tested
         _refuse_ids(job, surveys[TRAIN])
-        least = 1 if several or tested else 2
-        return map_labels(found, job.source, spec, job.asked.local_labels, least, several)
+        return map_labels(found, job.source, spec, job.asked.local_labels, several, tested)
     spelled = spell_labels(frozenset(found), job.source)
     return LabelMapping(names=shared.labels, label_ids={raw: shared.label_ids[spelled[raw]] for raw in found})
 
@@ -283,18 +296,18 @@ def _training_notes(
     elif not job.request.only_tested:
         if classes.label_ids:
             yield from absent_class_notes(classes, arrays[TRAIN][LABELS])
-        if TEST in rows_by_split:
-            yield from _overlap_notes(surveys, rows_by_split, arrays)
+        for split in (name for name in rows_by_split if name != TRAIN):
+            yield from _overlap_notes(surveys, rows_by_split, arrays, split)
 
 
 def _overlap_notes(
-    surveys: dict[str, Survey], rows_by_split: dict[str, RowIndices], arrays: dict[str, dict[str, Array]]
+    surveys: dict[str, Survey], rows_by_split: dict[str, RowIndices], arrays: dict[str, dict[str, Array]], split: str
 ) -> tuple[str, ...]:
-    """Warn about test rows that equal training rows; a source with one split keeps equal samples together."""
-    if TEST not in surveys:
+    """Warn about rows of a split that equal training rows; a source with one split keeps equal samples together."""
+    if split not in surveys:
         return overlap_notes(arrays)
-    train, test = (surveys[name].content_keys[rows_by_split[name]] for name in (TRAIN, TEST))
-    return overlap_notes(arrays, int(np.isin(test, train).sum()))
+    train, test = (surveys[name].content_keys[rows_by_split[name]] for name in (TRAIN, split))
+    return overlap_notes(arrays, int(np.isin(test, train).sum()), split)
 
 
 def _write_rows(
@@ -381,6 +394,15 @@ def _input_notes(spec: InputSpec) -> tuple[str, ...]:
             "which its weights may be untrained",
         )
     return ()
+
+
+def _split_notes(job: Job) -> Iterator[str]:
+    """Tell of a model of an earlier run that its test rows may be others, as they are drawn by how many there are."""
+    if job.spec.continued and not (TEST in job.tables or job.request.by_content or job.asked.shared):
+        yield (
+            "the model to start from is that of an earlier run, which may have trained on what is tested on here, if "
+            "the data were others then; name what to test on (data.validation), or set data.split_by_content each time"
+        )
 
 
 @contextmanager

@@ -182,6 +182,7 @@ def evaluate(task: EvaluationTask) -> EvaluationMetrics:
         compare(task, before, after, data.size(scoring.split)),
         trained_on=seen if isinstance(seen, int) else None,
         sequences=data.packed and not data.info.local,
+        chose=task.training.chosen and data.scored_while_training == scoring.split and task.trained_on is None,
     )
     if told := _trained_on(task, metrics):
         task.note(told)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleetune.contracts import json_io
+from fleetune.contracts.checkpoint_path import CARD
 from fleetune.contracts.run_config import ModelRequest
 from fleetune.contracts.tasks import head_of, predicts_tokens, problem_type
 from fleetune.errors import Refused, TryAgain, first_line
@@ -339,7 +340,7 @@ def _hub_snapshot(name: str, revision: str | None, local: bool = False) -> Path:
     try:
         commit = commit_of(MODEL, name, revision or MAIN)
         given: dict[str, Any] = {"repo_id": name, "revision": commit or revision, "local_files_only": local}
-        found = Path(snapshot_download(allow_patterns=[*SMALL_FILES], **given))
+        found = Path(snapshot_download(allow_patterns=[*SMALL_FILES, CARD], **given))
         snapshot_download(allow_patterns=weight_names(found), **given)
     except Refused:
         raise

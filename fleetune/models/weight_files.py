@@ -5,6 +5,7 @@ from pathlib import Path
 from fleetune.contracts import json_io
 from fleetune.contracts.record import check_file_name
 from fleetune.errors import Refused
+from fleetune.filesystem import is_hub_snapshot
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -23,13 +24,27 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     if not (folder / first).is_file():
         raise Refused(
             f"model: {folder} has no {own or 'model.safetensors (or its index)'}, from which transformers loads its "
-            "weights; save the model with save_pretrained, which writes it"
+            f"weights; save the model with save_pretrained, which writes it{_converted(folder)}"
         )
     names = _indexed(folder, first)
     lost = [name for name in names if not (folder / name).is_file()]
     if lost:
         raise Refused(f"model: {folder} lacks {lost[0]}, which its index names; fetch the model again")
     return tuple(folder / name for name in names)
+
+
+def _converted(folder: Path) -> str:
+    """Where the weights of a name on the hub may be as safetensors, and the lines that write them; empty elsewhere."""
+    if not is_hub_snapshot(folder):
+        return ""
+    name = folder.parents[1].name.removeprefix("models--").replace("--", "/")
+    config = json_io.parse_plain((folder / "config.json").read_bytes(), name)
+    kind = next(iter(config.get("architectures") or ()), "AutoModel")
+    return (
+        f". A pull request on {name}'s page may hold converted ones, which model.revision: refs/pr/N takes; else write "
+        f"them to a folder, and give it as source: transformers.{kind}.from_pretrained({name!r}).save_pretrained("
+        f"FOLDER), and transformers.AutoTokenizer.from_pretrained({name!r}).save_pretrained(FOLDER)"
+    )
 
 
 def weight_names(settings: Path) -> list[str]:

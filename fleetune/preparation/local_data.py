@@ -88,11 +88,13 @@ def survey_devices(work: DeviceWork, request: DataRequest) -> dict[str, LocalSur
     return surveys
 
 
-def prepare_on_devices(work: DeviceWork, common: Path, seed: int) -> dict[str, tuple[Path, int]]:
+def prepare_on_devices(
+    work: DeviceWork, common: Path, seed: int, note: Callable[[str], None] = lambda sentence: None
+) -> dict[str, tuple[Path, int]]:
     """Have each device prepare its data in a folder of its own; return device -> that folder and its sample count.
 
-    common: the prepared data of `data.source`, which hold what the devices have agreed on. TryAgain: a source was
-    changed since the survey.
+    common: the prepared data of `data.source`, which hold what the devices have agreed on. note: receives a sentence
+    on samples that are cut. TryAgain: a source was changed since the survey.
     """
     data = PreparedData(common)
     from fleetune.models.model_inputs import input_spec  # as above
@@ -123,6 +125,9 @@ def prepare_on_devices(work: DeviceWork, common: Path, seed: int) -> dict[str, t
         )
     found = _run(work.sites, commands, work.progress)
     reports = {d: json_io.load(LocalSource, found[d], f"answer of {d}") for d in work.sources}
+    for device, report in reports.items():
+        for sentence in report.cut:
+            note(f"data.local.{device}: {sentence}")
     return {device: (folders[device] / "data", report.samples) for device, report in reports.items()}
 
 

@@ -1,6 +1,6 @@
 """Writes everything that training reads besides the plan: data, graph, configuration and initial weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,16 +10,17 @@ from torch import nn
 from fleetune.contracts.run_config import DataRequest, ModelRequest
 from fleetune.contracts.task import Progress, ignore_progress
 from fleetune.data.job import Preparation
-from fleetune.data.labels import shortlist
 from fleetune.data.local_data import LocalSurvey
 from fleetune.data.prepared_data import LocalSource, PreparedData
 from fleetune.data.writer import ensure_data
+from fleetune.formatting import shortlist
 from fleetune.models.base_files import write_base_files
+from fleetune.models.earlier_run import is_continued
 from fleetune.models.graph import Graph, graph_text
 from fleetune.models.init_weights import INIT_WEIGHTS, write_init_weights
-from fleetune.models.model_inputs import input_spec
+from fleetune.models.model_inputs import check_image_size, input_spec
 from fleetune.models.skeleton import saved_configuration, skeleton
-from fleetune.models.source import adapter_folder, configuration
+from fleetune.models.source import adapter_folder, configuration, source_folder
 from fleetune.models.start_adapter import classes_of, other_base
 from fleetune.models.unit_graph import record_units
 from fleetune.models.units import refuse_tied_adapters
@@ -56,7 +57,7 @@ def prepare(task: PreparationTask) -> None:
     """
     graph, module = write_artifacts(task)
     prepared = PreparedData(task.data_folder)
-    for sentence in (*prepared.info.notes, *_adapter_notes(task.model, prepared.labels)):
+    for sentence in (*prepared.info.notes, *_adapter_notes(task.model, prepared.labels), *_renamed_notes(task.model)):
         task.note(sentence)
     config = saved_configuration(task.model_folder / "model")
     uncompared = compare_start(config, task.model, task.model_folder / INIT_WEIGHTS)
@@ -80,6 +81,18 @@ def _adapter_notes(model: ModelRequest, labels: tuple[str, ...]) -> tuple[str, .
             f"labels in this order: {shortlist(labels)}; if it was trained with another, give model.config.id2label"
         )
     return tuple(filter(None, (other_base(start, model.source), unnamed)))
+
+
+def _renamed_notes(model: ModelRequest) -> Iterator[str]:
+    """A sentence if the head of an earlier run gets other names for its classes, which stay what it learned."""
+    start = adapter_folder(model) or source_folder(model)
+    if start is not None and "id2label" in (model.config or {}) and is_continued(model):
+        own, given = classes_of(start), input_spec(model).labels
+        if own != given and len(own) == len(given):
+            yield (
+                f"the model to start from is that of an earlier run, whose head stays: its classes {shortlist(own)} "
+                f"are called {shortlist(given)}, by number; for a new head begin from the base model"
+            )
 
 
 def _cache(task: PreparationTask, graph: Graph) -> None:
@@ -113,6 +126,7 @@ def data_preparation(task: PreparationTask) -> Preparation:
 
 def write_artifacts(task: PreparationTask) -> tuple[Graph, nn.Module]:
     """Write everything without comparing; returns the graph and the model on the meta device."""
+    check_image_size(task.model, task.data.image_size)
     ensure_data(data_preparation(task), task.data_folder)
     prepared = PreparedData(task.data_folder)
     config = configuration(task.model, prepared.labels, prepared.info.pad_token_id)

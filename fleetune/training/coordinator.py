@@ -100,6 +100,7 @@ def _train(task: TrainingTask) -> TrainingMetrics:
         _training_metrics(task, first_round, tuple(rounds), measured, time.monotonic() - started_s),
         scores=tuple(validation.scores),
         result_rounds=result.mark.round if result is not found else None,
+        chosen=validation.chooses,
         ended_early=validation.ended_early,
     )
     for sentence in memory_warnings(task.fleet, _forecast_bytes(task, measured), measured.peaks):

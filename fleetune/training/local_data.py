@@ -81,7 +81,8 @@ def prepare_own_data(
 ) -> dict[str, DeviceData]:
     """Have the devices on which lanes begin prepare data of their own.
 
-    common: see `prepare_on_devices`. `note` receives a sentence about sources that no lane uses.
+    common: see `prepare_on_devices`. `note` receives sentences about sources that no lane uses and about samples
+    that are cut.
     """
     from fleetune.preparation.local_data import prepare_on_devices  # with all readers of data, which others do not need
 
@@ -90,7 +91,7 @@ def prepare_own_data(
     if unused:
         note(f"data.local: by this plan no lane begins on {unused}, so what lies there is not used")
     used = replace(work, sources={device: source for device, source in work.sources.items() if device in owners})
-    found = prepare_on_devices(used, common, seed)
+    found = prepare_on_devices(used, common, seed, note)
     if said := uneven_passes(plan, {device: samples for device, (_, samples) in found.items()}):
         note(said)
     return {device: DeviceData(folder=folder, samples=samples) for device, (folder, samples) in found.items()}

@@ -86,6 +86,11 @@ class Validation:
         return self._training.evaluate_every_rounds or 0
 
     @property
+    def chooses(self) -> bool:
+        """True if what the training leads to is chosen by the scores, or its end."""
+        return bool(self.scores) and (self._training.keep_best or self._training.early_stopping_patience is not None)
+
+    @property
     def kept(self) -> Collection[int]:
         """Rounds whose checkpoints are needed: the best, and those that are being scored."""
         best_rounds = {best(self.scores).rounds} if self.scores and self._training.keep_best else set()

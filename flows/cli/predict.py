@@ -1,5 +1,6 @@
 """The command `predict`."""
 
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleetune.contracts.record import record
+from fleetune.contracts.tasks import TEXT_TASKS
 from fleetune.errors import Refused
 from fleetune.formatting import visible
 from flows.cli.export import PastRun
@@ -48,6 +50,9 @@ def predict(options: PredictOptions, run: PastRun = "latest", texts: Texts = Non
 
     found = trained_run(options.store(), run)
     given = texts or ()
+    file = next(filter(os.path.isfile, given), None)
+    if file is not None and found.run.config.model.task in TEXT_TASKS:
+        raise Refused(f"{file}: a file of this name is here; give --file {file}, or give such words by the input")
     if not given and not options.file and not sys.stdin.isatty():
         given = _lines(sys.stdin.buffer.read())
     asked = Asked(texts=given, files=options.file or (), new_tokens=options.new_tokens)

@@ -17,6 +17,9 @@ from flows.hand_over.trained_run import TrainedRun, tell
 if TYPE_CHECKING:
     from fleetune.evaluation.prediction import Prediction, Predictor
 
+SHOWN = 80
+"""Most characters of a message in a note."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -43,6 +46,16 @@ def predict(found: TrainedRun, asked: Asked) -> "Iterator[Prediction]":
     first = next(every, None)  # a wrong input is said before a model is loaded
     if first is None:
         raise Refused(f"{asked.files[0]}: nothing to ask in it; give rows, lines or images")
+    systems = data.info.systems
+    if systems is None and data.info.chats:
+        tell(
+            "texts are asked without a system's message; whether training had one was not written down then, and "
+            f"fleetune rerun {found.run.id} does"
+        )
+    elif systems and len(systems) == 1:
+        tell(f"texts are asked after the {systems[0]['role']}'s message of training, {systems[0]['content'][:SHOWN]!r}")
+    elif systems:
+        tell("texts are asked without a system's message, of which training had several; give rows with messages")
     model = load_result(found.checkpoint, found.model, found.run.config.model, tell)
     predictor = Predictor(model=model, data=data, new_tokens=asked.new_tokens)
     return _told(predictor, chain([first], every))
@@ -72,12 +85,14 @@ def _told(predictor: "Predictor", every: Iterator[Example]) -> "Iterator[Predict
 
 def _inputs(asked: Asked, data: PreparedData, request: DataRequest) -> Iterator[Example]:
     spec = InputSpec(task=data.task)
+    systems = data.info.systems or ()
+    system = systems[0] if len(systems) == 1 else {}
     if spec.is_text:
-        yield from asked_texts(asked.texts, data.info.chats)
+        yield from asked_texts(asked.texts, data.info.chats, system)
     else:
         yield from asked_images([Path(text) for text in asked.texts])
     for file in asked.files:
         if not spec.is_text and (file.is_dir() or is_image(file)):
             yield from asked_images([file])
         else:
-            yield from asked_rows(file, request, spec, data.info.chats)
+            yield from asked_rows(file, request, spec, data.info.chats, system)

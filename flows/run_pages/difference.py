@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fleetune.errors import FleetuneError
-from fleetune.formatting import number, size
+from fleetune.formatting import number, shortlist, size
 from fleetune.store import RunRecord, Store
 from flows import configs
 from flows.past_runs import RunDifference, SettingDifference, diff_runs, setting_differences
@@ -40,8 +40,7 @@ def settings_table(found: Iterable[SettingDifference]) -> str:
 
 def settings_text(found: Iterable[SettingDifference], most: int = 3) -> str:
     """The same in a line: `training.rounds 40 → 60, strategy.name "pp" → "asteroid"`."""
-    said = [f"{one.key} {value_text(one.first)} → {value_text(one.second)}" for one in found]
-    return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")
+    return shortlist((f"{one.key} {value_text(one.first)} → {value_text(one.second)}" for one in found), most)
 
 
 def value_text(value: Any) -> str:

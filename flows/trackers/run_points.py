@@ -9,6 +9,7 @@ from fleetune.contracts.fleet import Fleet
 from fleetune.contracts.metrics import EvaluationMetrics, RoundMetrics, RoundScores, TrainingMetrics
 from fleetune.contracts.plan import PlanResult
 from fleetune.contracts.profile import Profile
+from fleetune.data.prepared_data import PreparedData
 from fleetune.store import RunRecord, StageRecord, Store
 from flows.run_pages.run_content import COMMITS
 from flows.trackers.commit_times import CommitTimes
@@ -54,6 +55,7 @@ class RunPoints:
         self._store, self._record = store, record
         self._source: _Source | None = None
         self._sizes: RoundSizes | None = None
+        self._scored_split = "test"
         self._at_peak_s: float | None = None
         self._made: dict[int, tuple[_Measured, Point]] = {}
         """Round -> its point, and what that was made of."""
@@ -108,7 +110,7 @@ class RunPoints:
         for each in scores:
             place = min(len(rounds), self._scored.setdefault(each.rounds, max(each.rounds, len(rounds))))
             at_s = rounds[place - 1].at_s if place else started_s
-            values = {f"test/{name}": value for name, value in each.values.items()}
+            values = {f"{self._scored_split}/{name}": value for name, value in each.values.items()}
             places.setdefault(place, []).append(Point(step=each.rounds, at_s=at_s, values=values))
         found = list(places.get(0, []))
         for number, point in enumerate(rounds, start=1):
@@ -140,6 +142,7 @@ class RunPoints:
         folders = {kind: self._store.folder(kind, run.outputs[kind]) for kind in ("plan", "data", "fleet", "profile")}
         plan = json_io.read(PlanResult, folders["plan"] / "plan.json").plan
         self._sizes = RoundSizes(plan, folders["data"], run.seed)
+        self._scored_split = PreparedData(folders["data"]).scored_while_training
         fleet = json_io.read(Fleet, folders["fleet"] / "fleet.json")
         profile = json_io.read(Profile, folders["profile"] / "profile.json")
         model = run.config.model
@@ -158,7 +161,7 @@ class RunPoints:
         before = {f"test/{score.name}": score.before for score in found.scores}
         after = {f"test/{score.name}": score.after for score in found.scores}
         rounds = trained.result_rounds or len(trained.rounds)
-        known = {each.rounds for each in trained.scores}
+        known = {each.rounds for each in trained.scores if self._scored_split == "test"}
         return (
             [] if 0 in known else [Point(step=0, at_s=began_s, values=before)],
             [] if rounds in known else [Point(step=rounds, at_s=at_s, values=after)],

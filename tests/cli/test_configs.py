@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused
 from flows import configs
 
@@ -145,6 +147,17 @@ def test_changed_again(run_file: Path) -> None:
         configs.with_changes(config, ["training.rounds=-1"], "RUN")
 
 
+def test_what_is_promoted_is_split_by_content_from_its_first_run_on(run_file: Path) -> None:
+    """Bug: the split of an explicit false was overridden in silence, and records of runs before showed true."""
+    promote = "promote={score: loss}"
+    assert configs.load(run_file, [promote]).data.split_by_content
+    assert not configs.load(run_file, [promote, "data.split_by_content=false"]).data.split_by_content
+    plain = configs.load(run_file)
+    assert not plain.data.split_by_content and configs.with_changes(plain, [promote], "plain").data.split_by_content
+    before = json_io.load(RunConfig, {**json_io.dump(plain), "promote": {"score": "loss"}}, "before")
+    assert not configs.with_changes(before, ["seed=3"], "before").data.split_by_content
+
+
 def test_patterns_and_validation_are_relative_to_the_run_file(run_file: Path) -> None:
     """data.files, with patterns, and data.validation become absolute; a pattern that nothing matches is refused."""
     for name in ("b.jsonl", "a.jsonl", "held.jsonl"):
@@ -175,6 +188,17 @@ def test_a_link_whose_target_has_a_name_is_followed(run_file: Path) -> None:
     for name in ("latest", "train.csv"):
         (run_file.parent / name).symlink_to(table)
         assert configs.load(run_file, [f"data.source={name}"]).data.source == str(table)
+
+
+def test_a_link_into_git_annex_keeps_its_name(run_file: Path) -> None:
+    """Bug: its target is called by the content, and may have the link's suffix: a run of train.csv was one of
+    MD5E-s12--0a1b.csv."""
+    key = run_file.parent / ".git" / "annex" / "objects" / "MD5E-s12--0a1b.csv" / "MD5E-s12--0a1b.csv"
+    key.parent.mkdir(parents=True)
+    key.write_text("text,label\n")
+    link = run_file.parent / "train.csv"
+    link.symlink_to(key)
+    assert configs.load(run_file, ["data.source=train.csv"]).data.source == str(link)
 
 
 def test_a_path_on_another_machine_is_left_as_it_was_given(run_file: Path) -> None:

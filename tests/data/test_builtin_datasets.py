@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,13 @@ def test_sources_are_packed_by_file(tmp_path: Path) -> None:
         assert mask[:-1].all()
         assert mask.sum() == len(text) + 2 * len(inside)  # each file begins with <bos> and ends with <eos>
     assert not left
+
+
+@pytest.mark.usefixtures("library")
+def test_a_library_that_is_only_tested_on(tmp_path: Path) -> None:
+    """Bug: `evaluate` of a promoted run, which splits by content, held a share of 1 out, and ended in a traceback."""
+    asked: dict[str, Any] = {"max_length": 8, "train_samples": 1, "test_samples": 2, "validation": 1.0}
+    assert prepared(tmp_path / "d", "stdlib-sources", CAUSAL, split_by_content=True, **asked).size("test") == 2
 
 
 @pytest.mark.usefixtures("library")

@@ -146,19 +146,21 @@ MATCHED = """configs:
 """
 
 
-def test_splits_of_the_card_that_are_not_read_may_be_several(tmp_path: Path) -> None:
-    """Bug: two validation splits refused a folder whose test split is tested on; without labels in that, they would be
-    read as one, and are refused."""
+def test_splits_of_the_card_that_choose_states_are_not_merged(tmp_path: Path) -> None:
+    """Bug: beside a test split, two validation splits were joined in silence, and states chosen by both. Without labels
+    in test they would be tested on as one. One of them is read."""
     names = ("train.jsonl", "validation_matched.jsonl", "validation_mismatched.jsonl", "test.jsonl")
     source = folder(tmp_path / "set", MATCHED, *names)
-    assert (
-        "of the splits of set, test is tested on; not read: validation" in prepared(tmp_path / "d", source).info.notes
-    )
-    json_lines(tmp_path / "set" / "test.jsonl", [{**row, "label": -1} for row in FRUITS])
-    with pytest.raises(
-        Refused, match="as validation together, .* has the splits validation_matched and validation_mis"
-    ):
-        check(source)
+    for label in (None, -1):
+        if label is not None:
+            json_lines(tmp_path / "set" / "test.jsonl", [{**row, "label": label} for row in FRUITS])
+        with pytest.raises(
+            Refused, match="as validation together, .* has the splits validation_matched and validation_mi"
+        ):
+            check(source)
+    folder(tmp_path / "set", MATCHED, "test.jsonl")
+    (tmp_path / "set" / names[2]).unlink()
+    assert prepared(tmp_path / "d", source).size("validation") == len(FRUITS)
 
 
 def test_a_split_that_is_part_of_another_is_read_with_it(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 """Folders of data files: every file is read, or a note or a refusal says that it is not."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fleetune.contracts.input_spec import InputSpec
 from fleetune.contracts.run_config import DataRequest
 from fleetune.data.folders import listed_splits
 from fleetune.data.sources import content_digest, open_source, validate_data
 from fleetune.errors import Refused
-from tests.support.data.samples import FRUITS, IMAGES, json_lines, prepared, texts
+from tests.support.data.samples import CAUSAL, FRUITS, IMAGES, TEXT, json_lines, prepared, texts
 
 
 def folder(place: Path, *names: str) -> Path:
@@ -211,11 +213,38 @@ def test_files_that_are_not_read_are_told(tmp_path: Path) -> None:
     assert data.info.notes == (f"{read}; not read: b.json, more/c.csv.gz",)
 
 
-def test_a_second_test_split_is_told(tmp_path: Path) -> None:
-    """One of them is read, and a note names the other."""
-    data = prepared(tmp_path / "d", folder(tmp_path / "set", "train.jsonl", "test.jsonl", "validation.jsonl"))
-    assert data.info.notes == ("of the splits of set, test is tested on; not read: validation",)
-    assert all(text.endswith("of 1") for text in texts(data, "test"))
+@pytest.mark.parametrize("spec", [TEXT, CAUSAL])
+@pytest.mark.parametrize("changes", [{}, {"packing": True}, {"streamed": True}], ids=["rows", "packed", "limited"])
+def test_a_validation_split_beside_a_test_split_is_what_states_are_chosen_by(
+    spec: InputSpec, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Bug: it was not read, so that the best state was chosen by the test split, which then was called "not trained
+    on". A third split is told; with no test split, the first that there is is tested on."""
+    if "packing" in changes and spec is TEXT:
+        return
+    limits = {"test_samples": 5} if changes.pop("streamed", False) else {}
+    files = folder(tmp_path / "set", "train.jsonl", "test.jsonl", "valid.jsonl", "dev.jsonl")
+    data = prepared(tmp_path / "d", files, spec, **changes, **limits)
+    assert data.info.notes == (
+        "of the splits of set, test is tested on, valid is scored while training; not read: dev",
+    )
+    for split, number in (("test", 1), ("validation", 2)):
+        assert all(f"of {number}" in text for text in texts(data, split))
+    assert data.scored_while_training == "validation" and data.size("validation") == data.size("test")
+    assert data.describe_sizes().endswith("to score while it trains")
+    (files / "test.jsonl").unlink()
+    alone = prepared(tmp_path / "e", files, spec, **changes)
+    assert alone.scored_while_training == "test" and "score while" not in alone.describe_sizes()
+    assert all("of 2" in text for text in texts(alone, "test"))
+
+
+def test_what_is_evaluated_alone_has_no_split_to_choose_by(tmp_path: Path) -> None:
+    """A source that is only tested on, and one that another stands in for, read no more than that."""
+    files = folder(tmp_path / "set", "train.jsonl", "test.jsonl", "validation.jsonl")
+    held = json_lines(tmp_path / "held.jsonl", FRUITS)
+    for number, validation in enumerate((1.0, str(held))):
+        data = prepared(tmp_path / str(number), files, validation=validation)
+        assert data.scored_while_training == "test" and len(data.info.splits) == 2
 
 
 def test_a_test_split_that_another_source_stands_in_for_is_told(tmp_path: Path) -> None:
@@ -225,11 +254,13 @@ def test_a_test_split_that_another_source_stands_in_for_is_told(tmp_path: Path) 
     assert data.info.notes == ("the test split of set is not read, since data.validation names what is tested on",)
 
 
-def test_a_second_test_split_of_images_is_told(tmp_path: Path) -> None:
-    """So it is where the splits are folders of images."""
+def test_states_are_chosen_by_the_validation_split_of_images(tmp_path: Path) -> None:
+    """So it is where the splits are folders of images, as torchvision's examples have them."""
     for split in ("train", "val", "test"):
         for number, name in enumerate(("dark", "light")):
             (tmp_path / "set" / split / name).mkdir(parents=True)
             np.save(tmp_path / "set" / split / name / "a.npy", np.full((8, 8), len(split) + number, dtype=np.uint8))
     data = prepared(tmp_path / "d", tmp_path / "set", IMAGES)
-    assert "of the splits of set, test is tested on; not read: val" in data.info.notes
+    assert [data.size(split) for split in ("train", "test", "validation")] == [2, 2, 2]
+    assert not any("not read" in note for note in data.info.notes)
+    assert data.rows("validation", [0])["pixel_values"].max() < data.rows("test", [0])["pixel_values"].max()

@@ -236,6 +236,7 @@ def test_the_only_split_that_may_train_is_taken(tmp_path: Path, monkeypatch: pyt
     [
         (("train_sft", "test_sft"), (14, 6), ""),
         (("train", "validation_sft"), (14, 6), ""),
+        (("train", "validation", "test"), (14, 6), ""),
         (("train_sft", "test_sft", "test_gen"), (11, 3), "train is read; not read: test_sft, test_gen"),
     ],
 )

@@ -55,6 +55,33 @@ def test_request_changes_the_size_and_the_export_says_so(case: str, tmp_path: Pa
     assert stored(data) == {row.tobytes() for row in wanted}
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "crop", "scaled", "cropped"),
+    [
+        ("BitImageProcessor", {"shortest_edge": 32}, 28, {"shortest_edge": 16}, 14),  # DINOv2
+        ("MobileNetV2ImageProcessor", {"shortest_edge": 32}, 28, {"shortest_edge": 16}, 14),
+        ("DeiTImageProcessor", {"height": 32, "width": 32}, 28, {"height": 16, "width": 16}, 14),
+        ("PerceiverImageProcessor", {"height": 28, "width": 28}, 32, {"height": 14, "width": 14}, 16),
+        ("CLIPImageProcessor", {"shortest_edge": 28}, 28, {"shortest_edge": 14}, 14),
+    ],
+)
+def test_another_size_crops_the_same_share(
+    kind: str, size: dict[str, int], crop: int, scaled: dict[str, int], cropped: int, tmp_path: Path
+) -> None:
+    """Bug: resized to the size that was asked for, images lost no margin, which these models were trained without."""
+    images = pictures(tmp_path / "set")
+    square = {"height": crop, "width": crop}
+    settings = {"image_processor_type": kind, "size": size, "crop_size": square, "do_center_crop": True}
+    folder = model_folder(tmp_path / "model", {**settings, "do_resize": True, "resample": 3})
+    data = prepared(tmp_path / "d", tmp_path / "set", spec_for(folder), image_size=14)
+    own = AutoImageProcessor.from_pretrained(
+        folder, backend="pil", size=scaled, crop_size={"height": cropped, "width": cropped}
+    )
+    wanted = own([image.convert("RGB") for image in images.values()], return_tensors="np")["pixel_values"]
+    assert wanted.shape[1:] == (3, 14, 14)
+    assert stored(data) == {row.astype(np.float32).tobytes() for row in wanted}
+
+
 def test_a_model_without_a_processor_gets_one(tmp_path: Path) -> None:
     """The processor exported for a model without one reproduces the pixels up to a grey level."""
     images = pictures(tmp_path / "set")

@@ -1,5 +1,6 @@
 """Images: decoding, resizing, channels, and folders named after classes."""
 
+import csv
 import io
 import struct
 import zlib
@@ -17,7 +18,7 @@ from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest
 from fleetune.data.unlabelled import asked_images
 from fleetune.errors import Refused
-from tests.support.data.samples import every_byte, json_lines, prepared, whole
+from tests.support.data.samples import TEXT, every_byte, json_lines, prepared, whole
 
 
 def test_growing_interpolates_between_pixel_centres() -> None:
@@ -386,6 +387,71 @@ def test_images_that_would_not_be_read_are_refused(images: tuple[str, ...], says
         picture(tmp_path / "set" / name, number)
     with pytest.raises(Refused, match=says):
         prepared(tmp_path / "d", tmp_path / "set", SPEC)
+
+
+BIRDS = "train/{}/{}.png", "valid/{}/{}.png", "test/{}/{}.png"
+
+
+def birds(place: Path, *columns: str, classes: tuple[str, ...] = ("ABBOTTS BABBLER", "BARN_OWL")) -> list[list[str]]:
+    """Folders of classes in three splits, and the rows of a table of these columns."""
+    rows = []
+    for number, name in enumerate(classes):
+        for shade, image in enumerate(BIRDS):
+            for each in range(3):
+                path = image.format(name, each)
+                picture(place / path, 60 * number + 20 * shade + each)
+                cells = {"filepaths": path, "labels": name.replace("_", " ").title(), "class id": str(number)}
+                rows.append([{**cells, "data set": path.split("/")[0], "year": str(each)}[one] for one in columns])
+    return rows
+
+
+def listed(place: Path, name: str, *rows: Any) -> None:
+    """Write a table."""
+    with (place / name).open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def test_a_table_that_repeats_the_folders_stands_aside(tmp_path: Path) -> None:
+    """Bug: birds.csv beside folders of classes was read in their place, and with the columns that the refusal asks for,
+    the rows of the test images trained, too. A list of the classes is not read, either. A few wrong rows are no sign of
+    another set."""
+    columns = ("class id", "filepaths", "labels", "data set")
+    rows = birds(tmp_path / "set", *columns)
+    listed(tmp_path / "set", "birds.csv", columns, *rows, rows[0], ["0", "train/ABBOT/9.png", "Abbot", "train"])
+    listed(tmp_path / "set", "classes.csv", ("index", "class"), ("0", "barn owl"), ("1", "Abbotts babbler"))
+    data = prepared(tmp_path / "d", tmp_path / "set", SPEC)
+    assert [data.size(split) for split in ("train", "validation", "test")] == [6, 6, 6]
+    assert data.labels == ("ABBOTTS BABBLER", "BARN_OWL")
+    assert any("birds.csv, classes.csv: not read, since it repeats the names" in note for note in data.info.notes)
+
+
+@pytest.mark.parametrize(
+    "case", ["parts", "another label", "imagefolder", "its column", "splits", "columns that are named", "texts"]
+)
+def test_a_table_that_says_more_is_read(case: str, tmp_path: Path) -> None:
+    """Folders of HAM10000 and NIH are parts of a download; years are no diagnosis; tables may be splits. Such data are
+    read by table, or refused with the name of what to set, and never trained by the names of folders."""
+    columns, name, changes, spec = ("filepaths", "labels"), "list.csv", {}, SPEC
+    if case == "parts":
+        for number in range(6):
+            picture(tmp_path / "set" / f"HAM10000_images_part_{1 + number % 2}" / f"ISIC_{number}.png", number)
+        rows = [[f"ISIC_{number}", ("nv", "mel", "bkl")[number % 3]] for number in range(6)]
+        columns, name = ("image_id", "dx"), "HAM10000_metadata.csv"
+    elif case == "another label":
+        columns = ("filepaths", "labels", "year")
+        rows = birds(tmp_path / "set", *columns)
+    else:
+        rows = birds(tmp_path / "set", *columns)
+        columns = {"imagefolder": ("file_name", "labels"), "its column": ("image", "labels")}.get(case, columns)
+        name = "test.csv" if case == "splits" else name
+        changes = {"image_column": "filepaths", "label_column": "labels"} if case == "columns that are named" else {}
+        spec = TEXT if case == "texts" else SPEC
+    listed(tmp_path / "set", name, columns, *rows)
+    if changes:
+        assert prepared(tmp_path / "d", tmp_path / "set", spec, **changes).labels == ("Abbotts Babbler", "Barn Owl")
+        return
+    with pytest.raises(Refused, match=r"(no column '(image|label|text)' for|no train data; name a file train)"):
+        prepared(tmp_path / "d", tmp_path / "set", spec)
 
 
 def test_order_is_that_of_names(tmp_path: Path) -> None:

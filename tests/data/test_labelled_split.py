@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fleetune.contracts.run_config import DataRequest
-from fleetune.data.labelled_split import labelled_split
+from fleetune.data.labelled_split import labelled_splits
 from fleetune.data.sources import open_source
 from fleetune.data.tables import InMemoryTable
 from fleetune.errors import Refused
@@ -106,7 +106,7 @@ def test_labels_of_training_rows_are_looked_at_once() -> None:
 
     labels = {"train": 1, "val": -1, "test": -1}
     tables = {name: (Counted(name=name, values=({"label": label},)),) for name, label in labels.items()}
-    assert labelled_split(labels, tables.__getitem__, "label", TEXT.task)[0] == ""
+    assert labelled_splits(labels, tables.__getitem__, "label", TEXT.task)[:2] == ("", "")
     assert sorted(read) == ["test", "train", "val"]
 
 

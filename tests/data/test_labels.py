@@ -1,6 +1,7 @@
 """Class ids of labels, and notes where data and model disagree."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,21 @@ def test_a_model_that_is_trained_on_keeps_its_classes(tmp_path: Path) -> None:
     assert data.labels == ("no", "yes", "perhaps")
     assert by_text(data) == {row["text"]: row["label"] for row in NUMBERED}
     assert data.info.notes[0] == "labels are numbers and count as the model's own: 0 no, 1 yes, 2 perhaps"
+
+
+def test_numbers_of_an_earlier_run_are_names(tmp_path: Path) -> None:
+    """Bug: a run that had learned classes 1 and 2, given 0 and 1, took the rows of its class 1 for class 2."""
+    source = json_lines(tmp_path / "r.jsonl", NUMBERED)
+    with pytest.raises(Refused, match=r"did not learn labels 0 \(it has 1, 2\)"):
+        prepared(tmp_path / "d", source, replace(for_model("1", "2", numbered=True), continued=True))
+
+
+def test_classes_that_are_only_tested_on_get_no_advice_on_training(tmp_path: Path) -> None:
+    """Bug: `evaluate` of a run that went on from another told to leave rows of other classes out, or to begin anew. It
+    tells itself which classes do not fit."""
+    rows = [{"text": f"text {n}", "label": "maybe"} for n in range(20)]
+    source, spec = json_lines(tmp_path / "r.jsonl", rows), replace(for_model("no", "yes"), continued=True)
+    assert prepared(tmp_path / "d", source, spec, validation=1.0).labels == ("maybe",)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -162,6 +178,17 @@ def test_rows_in_train_and_test_are_told(tmp_path: Path) -> None:
         "resized"
     )
     assert data.info.notes == ("2 of 25 texts are longer than max_length 24 and are cut", said)
+
+
+def test_rows_in_train_and_validation_are_told(tmp_path: Path) -> None:
+    """Bug: beside a test split, those that states are chosen by were compared with nothing. Of chats, too."""
+    chats = [{"prompt": f"{n}?", "completion": f"{n}."} for n in range(20)]
+    for name, rows, spec in (("classes", FRUITS, TEXT), ("chats", chats, CAUSAL)):
+        source = splits(tmp_path / name, rows[:10], rows[10:14])
+        json_lines(source / "validation.jsonl", [*rows[:3], *rows[14:]])
+        said = f"3 of {len(rows) - 11} validation rows are also training rows: the model has seen what its states are"
+        found = [note for note in prepared(tmp_path / f"{name}-d", source, spec).info.notes if "training rows" in note]
+        assert [note[: len(said)] for note in found] == [said]
 
 
 def test_cut_rows_are_told_where_a_fraction_is_held_out(tmp_path: Path) -> None:

@@ -126,6 +126,59 @@ def test_data_that_changed_since_the_survey_are_not_prepared(tmp_path: Path) -> 
         prepare(asked, tmp_path / "own" / "data")
 
 
+LONGER = "are longer than max_length 6 and are cut"
+
+
+@pytest.mark.parametrize(
+    ("task", "texts", "changes", "told"),
+    [
+        (
+            "sequence-classification",
+            ["abc", "private", " "],
+            {},
+            ["1 of 3 rows are left out: their text is empty", f"1 of 2 texts {LONGER}"],
+        ),
+        (
+            "causal-lm",
+            ["abc", "private"],
+            {},
+            [f"1 of 2 texts {LONGER}, by which 16.7% of all tokens are lost; data.packing reads them"],
+        ),
+        (
+            "causal-lm",
+            ["abc", "x" * 900],
+            {},
+            [f"1 of 2 texts {LONGER}, by which 98.9% of all tokens are lost; data.packing reads them"],
+        ),
+        (
+            "causal-lm",
+            ["abc", "private"],
+            {"packing": True},
+            ["1 of 2 train texts are longer than max_length 6, and are read as several samples"],
+        ),
+        (
+            "causal-lm",
+            [{"prompt": "a", "completion": "private"}, {"prompt": "a private", "completion": "b"}],
+            {},
+            [f"2 of 2 train samples {LONGER}; 1 of 2 train samples are left out, because no token with loss remains"],
+        ),
+    ],
+)
+def test_what_is_cut_or_left_out_is_told_as_numbers_alone(
+    task: str, texts: list[Any], changes: dict[str, Any], told: list[str], tmp_path: Path
+) -> None:
+    """Bug: notes with a share, of texts that are read in parts, or of empty rows stayed on the device. The name of a
+    column that says the like stays there, as how long the longest text is does."""
+    given = [each if isinstance(each, dict) else {"text": each} for each in texts]
+    lines = [{**each, "label": 0, "1 of 2 texts are longer than all": "a message"} for each in given]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    request = DataRequest(source=str(tmp_path / "x.jsonl"), max_length=6, **changes)
+    shared = SharedChoices(label_ids={"0": 0}, labels=("0", "1"), image_shape=(0, 0))
+    digest = content_digest(request, images=False)
+    asked = Preparation(request=request, spec=InputSpec(task=task), seed=0, expected_digest=digest, shared=shared)
+    assert list(prepare(asked, tmp_path / "data").cut) == told
+
+
 @pytest.mark.parametrize(
     ("labels", "words"),
     [

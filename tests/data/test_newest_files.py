@@ -1,13 +1,14 @@
-"""The newest files of a folder."""
+"""The newest files of a folder, and a file that grows."""
 
 from pathlib import Path
 
 import pytest
 
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest, validate_data
 from fleetune.errors import Refused
-from tests.support.data.samples import json_lines, prepared, texts
+from tests.support.data.samples import TEXT, json_lines, prepared, texts
 
 DAYS = ("2026-11-19", "2026-11-20", "2026-11-21", "2026-11-22")
 
@@ -49,6 +50,28 @@ def test_no_window_tests_on_what_another_trained_on(days: Path, tmp_path: Path) 
     rows = texts(late, "train") + texts(late, "test")
     assert {text.split()[0] for text in rows} == {"2026-11-21", "2026-11-22", "2026-11-23"} and len(rows) == 120
     assert 10 <= late.size("test") <= 40, "about a fifth"
+
+
+def test_a_file_that_grows_tests_on_nothing_that_was_trained_on(tmp_path: Path) -> None:
+    """Bug: with `promote`, the split of a file was drawn by its number of rows, so that most of what a night tested on
+    was what the promoted model had trained on."""
+    rows = [{"text": f"pear {n}", "label": ("pear", "apple")[n % 2]} for n in range(200)]
+    nights = list[PreparedData]()
+    for known in (150, 200):
+        source = json_lines(tmp_path / "rows.jsonl", rows[:known])
+        nights.append(prepared(tmp_path / str(known), source, TEXT, split_by_content=True))
+    assert set(texts(nights[0], "train")).isdisjoint(texts(nights[1], "test"))
+    assert set(texts(nights[0], "test")) < set(texts(nights[1], "test"))
+
+
+def test_fewer_rows_than_asked_for_are_told_where_content_decides(tmp_path: Path) -> None:
+    """Bug: which number of rows is held out by content is chance, by which a run was refused, after discovery."""
+    source = json_lines(tmp_path / "rows.jsonl", [{"text": f"pear {n}", "label": n % 2} for n in range(100)])
+    data = prepared(tmp_path / "d", source, TEXT, split_by_content=True, test_samples=60)
+    assert data.size("train") + data.size("test") == 100
+    assert f"test_samples asks for 60 rows, and by their content {data.size('test')} are held out" in data.info.notes
+    with pytest.raises(Refused, match="split_by_content does not go with streaming"):
+        DataRequest(source="owner/set", split_by_content=True, streaming=True, train_samples=9, test_samples=9)
 
 
 def test_a_folder_without_training_files_has_no_window(days: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fleetune.contracts.input_spec import IGNORE_INDEX
 from fleetune.contracts.run_config import DataRequest
+from fleetune.data.chat_tokens import TokenSequence
 from fleetune.data.prepared_data import PreparedData, sample_spans
 from fleetune.data.sequences import packed_rows
 from fleetune.data.sources import validate_data
@@ -59,6 +60,38 @@ def test_packed_rows_hold_the_same_samples(loss_on: str, rows: list[dict[str, An
         for first, end in sample_spans(positions):
             inside[first + 1 : end] = True
         assert (batch["labels"][row][~inside] == IGNORE_INDEX).all()
+
+
+def test_a_long_text_is_read_to_its_end(tmp_path: Path) -> None:
+    """Bug: of a document longer than max_length only the beginning trained, packed or not. Packed, each of its tokens
+    is read, in samples of one split; else a note tells the share that is lost."""
+    rows = [{"text": "".join(chr(97 + (n + k) % 26) for k in range(100 * (n % 3))) + f" end {n}"} for n in range(12)]
+    source, spec = json_lines(tmp_path / "r.jsonl", rows), chat_spec(tmp_path / "t")
+    data = prepared(tmp_path / "p", source, spec, max_length=33, packing=True)
+    whole_texts = prepared(tmp_path / "w", source, spec, max_length=240, packing=True)
+    for split in ("train", "test"):
+        pieces, texts = (
+            [ids for row, positions in zip(batch["input_ids"], batch["position_ids"], strict=True)
+             for ids in (row[first:end].tolist() for first, end in sample_spans(positions))]
+            for batch in (whole(data, split), whole(whole_texts, split))
+        )  # fmt: skip
+        for text in texts:
+            parts = [text[at : at + 33] for at in range(0, len(text), 33)]
+            assert all(part in pieces for part in parts), "to its last token"
+        assert sum(map(len, pieces)) == sum(map(len, texts))
+    assert any("train texts are longer than max_length 33, and are read as several" in note for note in data.info.notes)
+    alone = prepared(tmp_path / "a", source, spec, max_length=33)
+    assert any("8 of 12 texts are longer" in note and "of all tokens are lost" in note for note in alone.info.notes)
+
+
+@pytest.mark.parametrize("tokens", [32, 33, 34, 35, 67])
+def test_a_last_token_alone_is_learned(tokens: int) -> None:
+    """Bug: of a text of one token more than samples have, the last one, by which texts end, was lost without a word."""
+    ids = np.arange(tokens, dtype=np.int32)
+    pieces = TokenSequence(ids, ids).pieces(33)
+    lone = [[tokens - 2, tokens - 1]] if tokens % 33 == 1 else []
+    parts = [ids[at : at + 33].tolist() for at in range(0, tokens, 33)]
+    assert [piece.ids.tolist() for piece in pieces] == (parts[:-1] + lone if lone else parts)
 
 
 def test_little_is_wasted() -> None:

@@ -16,7 +16,6 @@ from fleetune.data.job import Preparation, SharedChoices
 from fleetune.data.local_data import prepare, report_digest
 from fleetune.data.prepared_data import PATCH_GRID, PATCH_MASK, PIXELS, PreparedData
 from fleetune.data.unlabelled import asked_images
-from fleetune.errors import Refused
 from fleetune.evaluation.prediction import Predictor
 from tests.support.data.image_processors import model_folder, pictures, spec_for
 from tests.support.data.samples import prepared, whole
@@ -59,14 +58,6 @@ def test_a_model_of_random_weights_gets_the_processor_of_its_patches(tmp_path: P
     data = prepared(tmp_path / "d", tmp_path / "set", spec_for(None, patches=(4, 20)))
     again = prepared(tmp_path / "e", tmp_path / "set", spec_for(data.processing))
     assert stored(data) == stored(again)
-
-
-def test_a_size_below_one_patch_is_refused(tmp_path: Path) -> None:
-    """An image needs one patch at least, whether the processor is the model's own or made for it."""
-    pictures(tmp_path / "set")
-    for spec in (spec_for(None, patches=(4, 20)), spec_for(model_folder(tmp_path / "m", SETTINGS))):
-        with pytest.raises(Refused, match="image_size is 3, and the model reads patches of 4 x 4; give 4 or more"):
-            prepared(tmp_path / "d", tmp_path / "set", spec, image_size=3)
 
 
 def test_devices_that_prepare_their_own_images_agree_on_the_patches(tmp_path: Path) -> None:

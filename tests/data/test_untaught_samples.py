@@ -10,7 +10,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.sources import validate_data
 from fleetune.data.tokenization import open_tokenizer
 from fleetune.errors import Refused
-from tests.support.data.samples import CAUSAL, json_lines, prepared, texts, whole
+from tests.support.data.samples import CAUSAL, TEXT, json_lines, prepared, texts, whole
 
 
 @pytest.fixture
@@ -107,10 +107,29 @@ def test_empty_texts_are_counted_once(tmp_path: Path) -> None:
         prepared(tmp_path / "e", json_lines(tmp_path / "s.jsonl", both), CAUSAL)
 
 
-def test_an_empty_text_has_no_class(tmp_path: Path) -> None:
-    """A label of nothing is a mistake, and so is a row of a language model that lacks its text."""
-    source = json_lines(tmp_path / "r.jsonl", [{"text": "a", "label": "x"}, {"text": " ", "label": "y"}])
-    with pytest.raises(Refused, match=r"r\.jsonl: line 2: column 'text' is empty; fill it"):
-        prepared(tmp_path / "d", source)
+def test_a_row_that_lacks_its_text_is_refused(tmp_path: Path) -> None:
+    """A row without the column, under which its text may have another name, is a mistake."""
     with pytest.raises(Refused, match=r"s\.jsonl: line 2 has nothing in column 'text'; fill it"):
         prepared(tmp_path / "e", json_lines(tmp_path / "s.jsonl", [{"text": "a"}, {"txt": "b"}]), CAUSAL)
+
+
+def test_rows_without_a_text_are_left_out_of_classes(tmp_path: Path) -> None:
+    """Bug: one empty text refused a whole set; of language models it was left out and told. Columns of a CSV without a
+    name, as spreadsheets leave them behind, were two columns of one name."""
+    rows = [
+        "ham,the first,,,",
+        "spam,,,,",
+        *(f"{('ham', 'spam')[n % 2]},text {n},,{'more' * (n == 3)}," for n in range(12)),
+    ]
+    (tmp_path / "spam.csv").write_text("v1,v2,,,\n" + "\n".join(rows) + "\n")
+    data = prepared(tmp_path / "d", tmp_path / "spam.csv", TEXT, text_column="v2", label_column="v1")
+    assert data.size("train") + data.size("test") == 13
+    assert data.labels == ("ham", "spam")
+    assert "1 of 14 rows are left out: their text is empty" in data.info.notes
+    assert "rows have columns that are not read: Unnamed: 3" in data.info.notes
+    (tmp_path / "saved.csv").write_text(",Unnamed: 0.1,Unnamed: 0,text,label\n0,0,0,a,ham\n1,1,1,b,spam\n2,2,2,c,ham\n")
+    twice = prepared(tmp_path / "s", tmp_path / "saved.csv", TEXT)  # by pandas, each time with its index: a bug, too
+    assert twice.size("train") + twice.size("test") == 3
+    (tmp_path / "twice.csv").write_text("v1,v2,,,\nham,a text,,,\nv1,v2,,,\n")
+    with pytest.raises(Refused, match="line 3 holds the names of columns"):
+        prepared(tmp_path / "e", tmp_path / "twice.csv", TEXT, text_column="v2", label_column="v1")

@@ -3,6 +3,7 @@
 import gc
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,36 @@ def test_samples_that_were_trained_on_are_told(
     page = (task.output / "report.html").read_text()
     assert heading in page and ("27 samples to train on" in page) == (known is None)
     assert re.search(said, " ".join(told)) and re.search(said, page) and bool(told) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("known", "heading"),
+    [
+        (None, "score on 13 samples not trained on, by which the result was chosen<"),
+        (0, "score on 13 samples not trained on<"),
+    ],
+    ids=["of the training", "others"],
+)
+def test_samples_that_chose_the_result_are_told(known: int | None, heading: str, tmp_path: Path) -> None:
+    """Bug: scores of samples by which the best state was chosen were called "not trained on", without a word of it."""
+    task = finished(tmp_path, WHOLE)
+    task = replace(task, trained_on=known, training=replace(task.training, chosen=True))
+    trained(task)
+    evaluate(task)
+    assert heading in (task.output / "report.html").read_text()
+
+
+def test_a_test_split_beside_which_validation_chose_is_clean(tmp_path: Path) -> None:
+    """Where states were scored on a validation split, the test split has chosen nothing, and the report has both."""
+    task = finished(tmp_path, WHOLE)
+    info = PreparedData(task.data_folder).info
+    shutil.copytree(task.data_folder / "test", task.data_folder / "validation")
+    other = replace(next(one for one in info.splits if one.name == "test"), name="validation")
+    json_io.write(replace(info, splits=(*info.splits, other)), task.data_folder / "data.json")
+    task = replace(task, training=replace(task.training, chosen=True))
+    trained(task)
+    assert evaluate(task).scored == "13 samples not trained on"
+    assert "13 to test on, 13 to score while it trains" in (task.output / "report.html").read_text()
 
 
 def test_one_model_is_held_at_a_time(tmp_path: Path) -> None:

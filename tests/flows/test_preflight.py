@@ -107,6 +107,46 @@ def test_a_dry_run_finds_what_prepare_would_refuse(data: dict[str, Any], said: s
     assert not (tmp_path / "kept").exists()
 
 
+def test_a_family_of_translators_that_cannot_be_cut_is_refused_first(tmp_path: Path) -> None:
+    """Bug: of NLLB and M2M100 it was known once all rows were tokenised."""
+    made = config(
+        tmp_path, model={"task": "seq2seq", "config": {"model_type": "m2m_100"}}, data={"target_column": "label"}
+    )
+    with pytest.raises(Refused, match="m2m_100 .NLLB, M2M100. .* cannot be cut; take mBART-50"):
+        api.run(made, root=tmp_path / "kept", dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "side", "said"),
+    [
+        (
+            "vit",
+            112,
+            r"data: image_size is 112, which ViT cannot read \(Input image size .*; give 224, or leave it out",
+        ),
+        ("dinov2", 13, r"image_size is 13, which Dinov2 cannot read \(.*Kernel size"),
+        ("siglip", 384, "image_size is 384, which Siglip cannot read"),
+        ("clip", 224, "image_size is 224, which CLIP cannot read .*; give 32, or leave it out"),
+        ("siglip2", 15, "image_size is 15, which Siglip2 cannot read .an image has one patch at least.; give 16"),
+        ("dinov2", 112, ""),
+        ("siglip2", 112, ""),
+        ("resnet", 32, ""),
+    ],
+)
+def test_a_size_of_images_that_the_model_cannot_read_is_refused(
+    kind: str, side: int, said: str, tmp_path: Path
+) -> None:
+    """Bug: it was found once all images were decoded, as a model without a graph, and the setting was not named."""
+    own = {"vision_config": {"image_size": 32}} if kind == "clip" else {}
+    model = {"task": "image-classification", "config": {"model_type": kind, **own}}
+    made = config(tmp_path, model=model, data={"source": "digits", "image_size": side})
+    if not said:
+        api.run(made, root=tmp_path / "kept", dry_run=True)
+        return
+    with pytest.raises(Refused, match=said):
+        api.run(made, root=tmp_path / "kept", dry_run=True)
+
+
 @pytest.mark.parametrize(
     "sections",
     [

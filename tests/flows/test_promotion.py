@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from fleetune.contracts.run_config import RunConfig
 from fleetune.errors import Refused, TryAgain
 from fleetune.store import PromotionDecision
 from fleetune.wall_clock import utc_now
-from flows.promotion import decide, pin_start, same_as_last, start_of
+from flows.promotion import decide, pin_start, same_as_last, split_note, start_of
 from tests.support.flows.nights import PLAIN, Nights, config
 
 
@@ -42,12 +43,31 @@ def test_a_better_model_is_the_next_start(nights: Nights) -> None:
     assert [one.number for one in nights.store.promotions.history("nightly")] == [1, 2, 3]
 
 
+def test_a_start_whose_test_rows_were_others_is_told(nights: Nights) -> None:
+    """Bug: in the first night after this split by content, nobody said that the start had trained on its test rows."""
+    first = nights.decided(nights.run(config(), 2.0, 1.0))
+    by_content = config(data={**PLAIN["data"], "split_by_content": True})
+    now = pin_start(nights.store, by_content)
+    assert split_note(nights.store, now).startswith(f"{first.run}, whose model is the start, held test rows out by how")
+    for as_before in (by_content, pin_start(nights.store, config())):
+        assert split_note(nights.store, as_before) == ""
+    nights.decided(nights.run(now, 1.0, 0.9))
+    assert split_note(nights.store, pin_start(nights.store, by_content)) == ""
+
+
 def test_equal_is_not_better(nights: Nights) -> None:
     """The same score promotes nothing, nor does a gain that is not above the least one."""
     assert not nights.decided(nights.run(config(), 1.0, 1.0)).promoted
     demanding = config(promote={"score": "loss", "least_gain": 0.5})
     assert not nights.decided(nights.run(demanding, 2.0, 1.5)).promoted
     assert nights.decided(nights.run(demanding, 2.0, 1.4)).promoted
+
+
+def test_a_decision_says_what_was_scored(nights: Nights) -> None:
+    """Bug: packed sequences were called samples, and samples by which the state was chosen test samples."""
+    told: dict[str, Any] = {"sequences": True, "trained_on": 0, "chose": True}
+    said = nights.decided(nights.run(config(), 2.0, 1.0, **told)).why
+    assert said.endswith("after training, on 10 sequences not trained on, by which the result was chosen")
 
 
 def test_a_run_is_decided_about_once(nights: Nights) -> None:

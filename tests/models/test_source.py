@@ -16,6 +16,7 @@ from transformers import AutoConfig
 from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused, TryAgain
+from fleetune.models.earlier_run import is_continued
 from fleetune.models.export import export_model
 from fleetune.models.init_weights import write_init_weights
 from fleetune.models.model_inputs import input_spec
@@ -68,6 +69,7 @@ class Hub:
 
     def point(self, commit: str, branch: str = "main") -> None:
         """Move a branch to a commit."""
+        (self._folder / "refs" / branch).parent.mkdir(parents=True, exist_ok=True)
         (self._folder / "refs" / branch).write_text(commit)
 
 
@@ -95,6 +97,17 @@ def test_numbers_are_classes_of_a_model_that_is_trained_on(tmp_path: Path) -> No
     for card, own in (("# A model", False), ("# A model\n\n## Receipt\n", True)):  # of an exported folder
         (tmp_path / "base" / "README.md").write_text(card)
         assert input_spec(ModelRequest(task="sequence-classification", source=str(tmp_path / "base"))).numbered == own
+
+
+def test_a_model_that_a_run_pushed_to_the_hub_goes_on(hub: Hub, tmp_path: Path) -> None:
+    """Bug: its card was not fetched, so that its classes, and what it was trained on, counted as those of a base."""
+    pinned = pin_revision(ModelRequest(task="sequence-classification", source=NAME))
+    assert not is_continued(pinned) and not input_spec(pinned).numbered
+    card = tmp_path / "hub" / f"models--{NAME.replace('/', '--')}" / "snapshots" / FIRST / "README.md"
+    card.write_text("# A model\n\n## Receipt\n")
+    assert is_continued(pinned) and input_spec(pinned).numbered
+    for source, revision in ((NAME, SECOND), (str(tmp_path), "main"), ("package:numpy", "main")):
+        assert not is_continued(ModelRequest(task="sequence-classification", source=source, revision=revision))
 
 
 def test_a_head_with_a_teacher_has_its_classes(tmp_path: Path) -> None:
@@ -249,6 +262,24 @@ def test_a_name_that_the_hub_cannot_have_is_refused(monkeypatch: pytest.MonkeyPa
         pin_revision(ModelRequest(task="causal-lm", source="owner/my model"))
 
 
+def test_where_a_hub_name_may_have_other_weights_is_told(hub: Hub) -> None:
+    """Bug: of a name that has pytorch_model.bin alone, the only advice was to save a model that nobody has opened."""
+    folder = source_folder(ModelRequest(task="sequence-classification", source=NAME)) or Path()
+    (folder / "model.safetensors").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForSequenceClassification"]}))
+    convert = r"transformers\.BertForSequenceClassification\.from_pretrained\('owner/tiny'\)\.save_pretrained\(FOLDER\)"
+    with pytest.raises(Refused, match=rf"owner/tiny's page .* model\.revision: refs/pr/N .*{convert}"):
+        weight_files(folder)
+
+
+def test_a_pull_request_is_a_revision(hub: Hub) -> None:
+    """Its commit is taken as that of a branch."""
+    hub.point(SECOND, "refs/pr/1")
+    request = ModelRequest(task="causal-lm", source=NAME, revision="refs/pr/1")
+    assert pin_revision(request).revision == SECOND
+
+
 @pytest.mark.parametrize("names", ["one", "shards", "own"])
 def test_what_is_read_is_fetched_and_no_more(
     names: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -256,7 +287,7 @@ def test_what_is_read_is_fetched_and_no_more(
     """Bug: Marian's, BERTweet's and ProphetNet's tokenizers stayed on the hub, and weights that other programs have
     beside those of transformers (consolidated.safetensors, original/) were fetched and hashed, too."""
     there = saved(tmp_path / "there", 1, shards="deep" if names == "shards" else "")
-    wanted = {"config.json", "source.spm", "target.spm", "bpe.codes", "prophetnet.tokenizer"}
+    wanted = {"config.json", "source.spm", "target.spm", "bpe.codes", "prophetnet.tokenizer", "README.md"}
     if names == "own":
         (there / "model.safetensors").rename(there / "consolidated.safetensors")
         settings = json.loads((there / "config.json").read_text())

@@ -16,7 +16,7 @@ from fleetune.models.skeleton import saved_configuration
 from fleetune.models.source import configuration
 from fleetune.preparation.prepare import PreparationTask, prepare
 from tests.support.data.samples import json_lines
-from tests.support.preparation.instances import prepared_below
+from tests.support.preparation.instances import preparation_task, prepared_below
 from tests.support.training.model_families import BY_NAME, TEXT, model_request
 
 ORDER = ("pear", "fig", "apple")
@@ -46,6 +46,60 @@ def test_training_goes_on_with_the_same_classes(lora: Lora | None, tmp_path: Pat
     assert PreparedData(folders.data).labels == ORDER
     started = initial_model(config, request, folders.model / INIT_WEIGHTS)
     assert [ORDER[n] for n in started(input_ids=given).logits.argmax(dim=-1).tolist()] == answers
+
+
+def test_a_size_of_images_is_refused_before_any_is_decoded(tmp_path: Path) -> None:
+    """Of a model on the hub `prepare` is the first to know. Bug: half an hour of decoding came before."""
+    for name in ("cat", "dog"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        (tmp_path / "set" / name / "1.png").write_bytes(b"no image")
+    task = PreparationTask(
+        model=ModelRequest(task="image-classification", config={"model_type": "vit"}),
+        data=DataRequest(source=str(tmp_path / "set"), image_size=112),
+        seed=0,
+        model_folder=tmp_path / "model",
+        data_folder=tmp_path / "data",
+    )
+    with pytest.raises(Refused, match="image_size is 112, which ViT cannot read"):
+        prepare(task)
+
+
+def test_an_earlier_run_is_not_given_other_classes(tmp_path: Path) -> None:
+    """Bug: a class that appeared one night began the promoted head anew, or took the place of a class without rows.
+    A folder of an earlier run goes on with its classes or some of them; others are refused by name, unless the request
+    asks for a new head. What it trained on may be tested on where the split is drawn, which is told."""
+    request = finished(tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("# A model\n\n## Receipt\n")
+    new = r"did not learn labels kiwi \(it has pear, fig, apple\).*begin from the base model.*leave their rows out"
+    for fruits, said in (((*ORDER, "kiwi"), new), (("pear", "kiwi", "apple"), new), (("apple", "fig"), None)):
+        folder = tmp_path / "-".join(fruits)
+        folder.mkdir()
+        rows = [{"text": f"{n} {fruits[n % len(fruits)]}", "label": fruits[n % len(fruits)]} for n in range(12)]
+        given = DataRequest(source=str(json_lines(folder / "rows.jsonl", rows)), max_length=10)
+        if said is not None:
+            with pytest.raises(Refused, match=said):
+                prepared_below(folder, request, given)
+        named = dataclasses.replace(request, config={"id2label": dict(enumerate(fruits))}) if said else request
+        _, folders = prepared_below(folder, named, given)
+        data = PreparedData(folders.data)
+        assert data.labels == (fruits if said else ORDER)
+        assert any("may have trained on what is tested on here" in note for note in data.info.notes)
+
+
+def test_other_names_for_the_head_of_an_earlier_run_are_told(tmp_path: Path) -> None:
+    """Bug: the refusal said that all classes in the request make a new head; as many as before kept the old one, in
+    silence. The same names are no news."""
+    request = finished(tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("# A model\n\n## Receipt\n")
+    for classes, told in ((("pear", "kiwi", "apple"), True), (ORDER, False)):
+        folder, said = tmp_path / classes[1], list[str]()
+        folder.mkdir()
+        rows = [{"text": f"{n} {classes[n % 3]}", "label": classes[n % 3]} for n in range(12)]
+        given = DataRequest(source=str(json_lines(folder / "rows.jsonl", rows)), max_length=10)
+        named = dataclasses.replace(request, config={"id2label": dict(enumerate(classes))})
+        prepare(dataclasses.replace(preparation_task(folder, named, given), note=said.append))
+        found = [note for note in said if "whose head stays: its classes pear, fig, apple are called" in note]
+        assert len(found) == told
 
 
 def adapter(request: ModelRequest, folder: Path) -> Lora:

@@ -105,6 +105,29 @@ def test_what_leaves_a_device_are_counts_digests_and_names_of_labels(data: DataR
     prepare_on_devices(at, task.data_folder, seed=3)  # again: what is there stays, as after an interrupted attempt
 
 
+@pytest.mark.parametrize(
+    ("family", "changes", "told"),
+    [
+        ("bert", {}, "20 of 20 texts are longer than max_length 6 and are cut"),
+        ("gpt2", {"packing": True}, "20 of 20 train samples are longer than max_length 6 and are cut"),
+    ],
+)
+def test_texts_that_are_cut_on_a_device_are_told(
+    family: str, changes: dict[str, Any], told: str, data: DataRequest, tmp_path: Path
+) -> None:
+    """Bug: of data that stay on devices nobody was told that they are cut. How long the longest is stays there."""
+    model = model_request(BY_NAME[family], dropout=True)
+    at = DeviceWork(sites=LocalSites(Listening()), sources=data.local, model=model, work=tmp_path / "work")
+    data = replace(data, max_length=6, **changes)
+    task = replace(
+        preparation_task(tmp_path / "common", model, replace(data, local={})), local=survey_devices(at, data)
+    )
+    write_artifacts(task)
+    notes: list[str] = []
+    prepare_on_devices(at, task.data_folder, 3, notes.append)
+    assert f"data.local.x: {told}" in notes and len(notes) == 2
+
+
 def test_a_device_that_freezes_over_its_data_is_named(data: DataRequest, tmp_path: Path) -> None:
     """Bug: a stopped process that read a device's data held the run for ever; the other devices' processes end, too."""
     at = DeviceWork(

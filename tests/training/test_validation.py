@@ -222,6 +222,7 @@ def test_a_training_ends_early_with_its_best_state(tmp_path: Path) -> None:
         note=notes.append,
     )
     assert len(metrics.rounds) == 8 and metrics.result_rounds == 4 and "ends after round 8 of 10" in metrics.ended_early
+    assert metrics.chosen
     assert [(each.rounds, each.values["loss"]) for each in metrics.scores] == [(2, 3.0), (4, 1.0), (6, 2.0)]
     run_plan(ready, made, four_rounds(), tmp_path / "four")
     early, wanted = final_state(tmp_path / "early"), final_state(tmp_path / "four")
@@ -247,7 +248,7 @@ def test_a_training_ends_early_with_its_best_state(tmp_path: Path) -> None:
 
 def test_scores_beside_a_training_are_those_of_evaluation(tmp_path: Path) -> None:
     """The process that scores a checkpoint of two segments says what `evaluate` says of the model exported from it, and
-    its error is the training's."""
+    its error is the training's. Bug: it scored the test split where there is a validation split beside it."""
     family = BY_NAME["bert"]
     ready = prepared(model_request(family, dropout=True), data_request(family, tmp_path), tmp_path)
     training = replace(four_rounds(), evaluate_every_rounds=2)
@@ -260,17 +261,35 @@ def test_scores_beside_a_training_are_those_of_evaluation(tmp_path: Path) -> Non
     made, notes = plan(ready.units, [3], [[8], [8]]), list[str]()
     score = scorer(StageContext(task=task, channel=Channel(io.StringIO())))
     metrics = run_plan(ready, made, training, tmp_path / "trained", score=score, note=notes.append)
-    assert [each.rounds for each in metrics.scores] == [2, 4] and metrics.result_rounds is None
+    assert [each.rounds for each in metrics.scores] == [2, 4] and metrics.result_rounds is None and not metrics.chosen
     model = load_result(tmp_path / "trained" / "output" / "checkpoint", ready.folders.model, ready.model, pytest.fail)
     wanted = scores_of(model, PreparedData(ready.folders.data), ScoringOptions()).values
     assert metrics.scores[-1].values == wanted and metrics.scores[0].values != wanted
     assert sum(note.startswith("held-out samples after round") for note in notes) == 2
-    lacking = replace(task, inputs={**inputs, "data": str(tmp_path / "none")})
-    job = scorer(StageContext(task=lacking, channel=Channel(io.StringIO())))(checkpoint_folder(work, 4))
-    until_s = time.monotonic() + LIMIT_S
+    both = with_validation(ready.folders.data, tmp_path / "both")
+    found = waited(replace(task, inputs={**inputs, "data": str(both)}), checkpoint_folder(work, 4))
+    assert found == scores_of(model, PreparedData(both), ScoringOptions(split="validation")).values != wanted
     with pytest.raises(Refused, match=r"none/data.json"):
-        while job.result() is None:
-            assert time.monotonic() < until_s
+        waited(replace(task, inputs={**inputs, "data": str(tmp_path / "none")}), checkpoint_folder(work, 4))
+
+
+def waited(task: StageTask, checkpoint: Path) -> dict[str, float]:
+    """The scores of a checkpoint."""
+    job = scorer(StageContext(task=task, channel=Channel(io.StringIO())))(checkpoint)
+    until_s = time.monotonic() + LIMIT_S
+    while (found := job.result()) is None:
+        assert time.monotonic() < until_s
+    return found
+
+
+def with_validation(data: Path, folder: Path) -> Path:
+    """A copy of prepared data whose training rows are a validation split, too."""
+    shutil.copytree(data, folder)
+    shutil.copytree(folder / "train", folder / "validation")
+    info = PreparedData(data).info
+    more = replace(next(each for each in info.splits if each.name == "train"), name="validation")
+    json_io.write(replace(info, splits=(*info.splits, more)), folder / "data.json")
+    return folder
 
 
 def test_a_process_that_scores_and_freezes_has_died(tmp_path: Path) -> None:

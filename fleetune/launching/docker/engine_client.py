@@ -26,7 +26,7 @@ from fleetune.contracts.record import record
 from fleetune.contracts.url_passwords import refuse_password
 from fleetune.errors import FleetuneError, Refused, TryAgain
 from fleetune.filesystem import expanded
-from fleetune.formatting import gigabytes
+from fleetune.formatting import gigabytes, shortlist
 from fleetune.launching.docker.transports import KeepAliveAdapter, SshAdapter, load_tls_files, ssh_command, tls_failure
 
 CONNECT_TIMEOUT_S = 10.0
@@ -128,9 +128,8 @@ def find_image(client: docker.DockerClient, engine_name: str, image: str = IMAGE
     except NotFound:
         tags = {tag.removesuffix(":latest") for each in client.images.list() for tag in each.tags}
         ours_first = sorted(tags, key=lambda tag: (not tag.startswith("fleetune"), tag))
-        more = f" and {len(tags) - MAX_LISTED} more" if len(tags) > MAX_LISTED else ""
         raise Refused(
-            f"engine {engine_name} has no image {image}; it has {', '.join(ours_first[:MAX_LISTED]) or 'none'}{more}; "
+            f"engine {engine_name} has no image {image}; it has {shortlist(ours_first, MAX_LISTED) or 'none'}; "
             f"run make images (or docker save {image} | docker load, onto that engine)"
         ) from None
     labels = (attrs.get("Config") or {}).get("Labels") or {}

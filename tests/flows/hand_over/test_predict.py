@@ -9,14 +9,19 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from fleetune.contracts.run_config import ModelRequest
-from fleetune.data.prepared_data import PreparedData
+from fleetune.contracts import json_io
+from fleetune.contracts.run_config import DataRequest, ModelRequest
+from fleetune.data.job import Preparation
+from fleetune.data.prepared_data import LocalSource, PreparedData
+from fleetune.data.writer import write_data
 from fleetune.errors import Refused
 from fleetune.evaluation.prediction import Prediction
 from fleetune.store import StageRecord, Store
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
 from flows.notebook import FinishedRun
+from tests.support.data.chat_samples import chat_spec
+from tests.support.data.samples import json_lines, prepared
 from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of, stored_run
 
 
@@ -146,6 +151,62 @@ def test_chats_are_told_that_a_model_of_plain_texts_is_asked(
     told = capsys.readouterr().err
     assert "note: 1 written by the tokenizer's chat template, which the model was not trained with" in told
     assert "the first is " + str(tmp_path / "rows.jsonl: line 1") in told
+
+
+def test_texts_are_asked_after_the_systems_message_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bug: a model that had met the same system's message in every row was asked without it, and without a word."""
+    found, _ = run_of(tmp_path, ModelRequest(task="causal-lm", config={**GPT2, "vocab_size": 300, "n_positions": 128}))
+    spec, told, asked = chat_spec(tmp_path / "t"), list[str](), list[list[str]]()
+    user = {"role": "user", "content": "why?"}
+    given = json_lines(tmp_path / "asked.jsonl", [{"messages": [{"role": "system", "content": "be brief"}, user]}])
+    for name, systems in (("one", ["be brief"]), ("more", ["be brief", "be long", ""]), ("none", [""])):
+        rows = [{"system": systems[n % len(systems)], "instruction": f"{n}?", "output": f"{n}."} for n in range(12)]
+        data = prepared(tmp_path / name, json_lines(tmp_path / "r.jsonl", rows), spec, max_length=96)
+        capsys.readouterr()
+        predictions = predict(replace(found, data=data.folder), Asked(texts=["why?"], files=[given], new_tokens=24))
+        asked.append([one.text for one in predictions])
+        told.append(capsys.readouterr().err.split("\n")[0])
+    assert asked[0][0] == asked[0][1], "the text is asked as the row with that message"
+    assert asked[1] == asked[2] and asked[1][0] != asked[1][1]
+    assert told[0] == "note: texts are asked after the system's message of training, 'be brief'"
+    assert told[1].startswith("note: texts are asked without a system's message, of which training had several")
+    assert "system" not in told[2]
+
+
+def test_the_message_of_a_developer_is_one_of_training_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug: only the role system counted. Of data from before, or that lie on devices, nothing is known; of the first,
+    a note says so."""
+    found, _ = run_of(tmp_path, ModelRequest(task="causal-lm", config={**GPT2, "vocab_size": 300, "n_positions": 128}))
+    said = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "1?"}]
+    rows = [{"messages": [*said, {"role": "assistant", "content": f"{n}."}]} for n in range(12)]
+    source = json_lines(tmp_path / "r.jsonl", rows)
+    data = prepared(tmp_path / "d", source, chat_spec(tmp_path / "t"), max_length=96)
+    (tmp_path / "asked.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    capsys.readouterr()
+    asked = Asked(texts=["1?"], files=[tmp_path / "asked.jsonl"], new_tokens=24)
+    one, other = predict(replace(found, data=data.folder), asked)
+    assert one.text == other.text
+    assert "note: texts are asked after the developer's message of training, 'be brief'" in capsys.readouterr().err
+    info = json_io.dump(data.info)
+    (data.folder / "data.json").write_text(json.dumps({key: each for key, each in info.items() if key != "systems"}))
+    list(predict(replace(found, data=data.folder), asked))
+    assert f"was not written down then, and fleetune rerun {found.run.id} does" in capsys.readouterr().err
+    request = DataRequest(source=str(source), max_length=96)
+    local = (LocalSource(device="a", digest="", samples=1),)
+    write_data(Preparation(request=request, spec=chat_spec(tmp_path / "t"), seed=0, local=local), tmp_path / "l")
+    assert PreparedData(tmp_path / "l").info.systems == ()
+
+
+def test_the_name_of_a_file_is_no_text(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: `predict latest rows.csv` classified these words. From the input, they may be meant."""
+    (tmp_path / "rows.csv").write_text("text\nnumber 3\n")
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, [*command, "number 1", "rows.csv"])
+    assert (ended.exit_code, ended.stdout) == (64, "")
+    assert "rows.csv: a file of this name is here; give --file rows.csv" in " ".join(ended.stderr.split())
+    assert CliRunner().invoke(app, command, input="rows.csv").stdout.endswith("  rows.csv\n")
 
 
 def test_what_is_odd_about_predictions_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

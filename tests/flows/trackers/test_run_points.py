@@ -102,6 +102,21 @@ def test_the_end_of_a_run_adds_its_scores(tmp_path: Path) -> None:
     assert ENDED.endswith("04+00:00") and (before.at_s, after.at_s) == (STARTED_S, STARTED_S + 4)
 
 
+def test_scores_of_a_validation_split_are_a_curve_of_their_own(tmp_path: Path) -> None:
+    """Losses of two splits on one curve would fall or rise where only the split has changed."""
+    run = TrainingRun(tmp_path / "store", validation=True)
+    scores = (RoundScores(rounds=60, values={"loss": 0.5}),)
+    run.made = replace(run.made, training=replace(run.made.training, scores=scores))
+    run.commit(list(run.made.training.rounds))
+    run.log({round: 1.0 + round for round in range(60)})
+    run.end()
+    whole = RunPoints(run.store, lambda: run.record).read(over=True)
+    losses = [(each.step, name, each.values[name]) for each in whole for name in each.values if "/loss" in name]
+    assert [each for each in losses if not each[1].startswith("train")] == [
+        *((0, "test/loss", 2.31), (60, "validation/loss", 0.5), (60, "test/loss", 0.41)),
+    ]
+
+
 def test_a_run_that_broke_off_keeps_its_last_round(tmp_path: Path) -> None:
     """A round that was committed and of which the event log says nothing is told when the run has ended."""
     run = TrainingRun(tmp_path / "store")

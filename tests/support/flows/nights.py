@@ -37,13 +37,13 @@ class Nights:
             path.write_text(text)
         return self.store.put(kind, made, stage_key=f"{self.count:064x}", inputs={})
 
-    def run(self, config: RunConfig, before: float, after: float, key: str = "k1") -> RunRecord:
-        """The record of an evaluated run of a config with these losses."""
+    def run(self, config: RunConfig, before: float, after: float, key: str = "k1", **more: Any) -> RunRecord:
+        """The record of an evaluated run of a config with these losses; more: of its evaluation."""
         self.count += 1
         scores = (Score(name="loss", before=before, after=after, better="lower"),)
         metrics = EvaluationMetrics(
             scores=scores, samples=10, forecast_round_s=1.0, measured_round_s=1.0, forecast_error=0.0,
-            bytes_per_round=0, peak_memory_bytes=(),
+            bytes_per_round=0, peak_memory_bytes=(), **more,
         )  # fmt: skip
         outputs = {
             "checkpoint": self.put("checkpoint", model__weights=f"night {self.count}"),

@@ -25,12 +25,12 @@ LENGTHS = (5, 3, 4)
 class TrainingRun:
     """A run whose stage `train` has begun, on the plan of `content()`: 24 samples a round, on one lane."""
 
-    def __init__(self, root: Path, packed: bool = False, fleet: Fleet | None = None) -> None:
+    def __init__(self, root: Path, packed: bool = False, fleet: Fleet | None = None, validation: bool = False) -> None:
         self.store = Store(root)
         self.made = content()
         self.work = self.store.work(KEY)
         data = root.parent / "data"
-        write_data(data, packed)
+        write_data(data, packed, ("train", "validation") if validation else ("train",))
         files = artifacts_of(self.made)
         outputs = {
             "plan": self.store.put("plan", folder(self.store, "plan", files["plan"]), stage_key=KEY, inputs={}),
@@ -85,17 +85,18 @@ class TrainingRun:
         self.store.drop_work(KEY)
 
 
-def write_data(to: Path, packed: bool) -> None:
+def write_data(to: Path, packed: bool, splits: tuple[str, ...] = ("train",)) -> None:
     """Write prepared texts: three samples of LENGTHS tokens, each in a row of its own, or packed into one row of 14."""
     shape = (1, 14) if packed else (len(LENGTHS), 6)
     name = POSITIONS if packed else MASK
     arrays = tuple(ArrayInfo(name=each, dtype="int32", shape=shape) for each in ("input_ids", name))
-    split = SplitInfo(name="train", samples=shape[0], arrays=arrays)
-    made = create_arrays(to, split)[name]
-    if packed:
-        made[0] = np.concatenate([*(np.arange(length) for length in LENGTHS), np.zeros(2)])
-    else:
-        made[:] = np.arange(6)[None, :] < np.array(LENGTHS)[:, None]
-    made.flush()
-    info = DataInfo(task="causal-lm", labels=(), splits=(split,), source="by hand", digest="0" * 32, seed=0)
+    written = tuple(SplitInfo(name=split, samples=shape[0], arrays=arrays) for split in splits)
+    for split in written:
+        made = create_arrays(to, split)[name]
+        if packed:
+            made[0] = np.concatenate([*(np.arange(length) for length in LENGTHS), np.zeros(2)])
+        else:
+            made[:] = np.arange(6)[None, :] < np.array(LENGTHS)[:, None]
+        made.flush()
+    info = DataInfo(task="causal-lm", labels=(), splits=written, source="by hand", digest="0" * 32, seed=0)
     (to / INFO).write_text(json_io.text(info))
