@@ -61,8 +61,8 @@ def write_sequences(job: Job) -> Written:
         found[split][position] = [sequence] if whole else sequence.pieces(request.max_length)
         if split == TRAIN and isinstance(example.content, Chat) and len(systems) < SEVERAL:
             first = example.content.messages[0]
-            told_first = first["role"] in (SYSTEM, DEVELOPER) and str(first["content"])
-            system = {"role": str(first["role"]), "content": told_first} if told_first else {}
+            role, said = str(first["role"]), str(first["content"])
+            system = {"role": role, "content": said} if role in (SYSTEM, DEVELOPER) and said else {}
             systems += [system] if system not in systems else []
         if not chats and split == TRAIN and isinstance(example.content, Chat):
             chats, told = True, [*_dated(tokenizer, example.content), *_endless(tokenizer, example.content, sequence)]

@@ -109,7 +109,11 @@ def test_what_leaves_a_device_are_counts_digests_and_names_of_labels(data: DataR
     ("family", "changes", "told"),
     [
         ("bert", {}, "20 of 20 texts are longer than max_length 6 and are cut"),
-        ("gpt2", {"packing": True}, "20 of 20 train samples are longer than max_length 6 and are cut"),
+        (
+            "gpt2",
+            {"packing": True},
+            "20 of 20 train texts are longer than max_length 6, and are read as several samples",
+        ),
     ],
 )
 def test_texts_that_are_cut_on_a_device_are_told(
