@@ -43,7 +43,7 @@ def split_note(store: Store, config: RunConfig) -> str:
     """A sentence if what is tested on is held out by content, and was not for the promoted start; else empty."""
     start = start_digest(config.model)
     made = next((one.run for one in store.promotions.history(config.name) if one.checkpoint == start), None)
-    if made is None or not config.data.by_content:
+    if made is None or not config.data.by_content or config.data.only_tested:
         return ""
     try:
         past = store.runs.load(made).config.data

@@ -186,7 +186,11 @@ def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ..
 
     tested, chooses, unlabelled_notes = labelled_splits(splits, opened, request.label_column, task)
     if folder is not None:
-        check_together(folder, {name: splits[name] for name in (TRAIN, tested, chooses) if name in splits})
+        check_together(folder, {name: splits[name] for name in (TRAIN, tested) if name in splits})
+        try:
+            check_together(folder, {name: splits[name] for name in (chooses,) if name in splits})
+        except Refused:  # of several sets none is the one that states are chosen by
+            chooses = ""
     return DataSource(
         train=opened(TRAIN),
         test=opened(tested),

@@ -167,7 +167,7 @@ def shared_notes(
 def _repeated_note(tested: list[bytes], split: str) -> Iterator[str]:
     most = max(Counter(tested).values(), default=0)
     if 1 < most > len(tested) / 2:
-        yield f"{most} of {len(tested)} {split} rows are alike, so the scores are mostly of one input"
+        yield f"{most} of {len(tested)} {split} rows are alike, so {_scores(split, 'the')} are mostly of one input"
 
 
 def _shared_note(train: list[bytes], tested: list[bytes], alike: int | None, split: str, how: str) -> tuple[str, ...]:
@@ -175,16 +175,20 @@ def _shared_note(train: list[bytes], tested: list[bytes], alike: int | None, spl
     shared = sum(key in trained for key in tested)
     if not shared:
         return ()
-    use = "it is tested on" if split == TEST else "its states are chosen by"
+    what = "what it is tested on" if split == TEST else "them"
     note = (
-        f"{shared} of {len(tested)} {split} rows {how}: the model has seen what {use}, so its scores look better than "
-        "they are"
+        f"{shared} of {len(tested)} {split} rows {how}: the model has seen {what}, so {_scores(split)} look better "
+        "than they are"
     )
     cut = 0 if alike is None else shared - alike
     if cut <= 0:
         return (note,)
     which = "these rows differ" if cut == shared else f"{cut} of these rows differ{'s' if cut == 1 else ''}"
     return (f"{note}; {which} in the source, and became equal when long texts were cut or images resized",)
+
+
+def _scores(split: str, whose: str = "its") -> str:
+    return f"{whose} scores" if split == TEST else "scores while it trains (training.evaluate_every_rounds)"
 
 
 def _row_hashes(split: Mapping[str, Array]) -> list[bytes]:

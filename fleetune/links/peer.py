@@ -19,14 +19,14 @@ from fleetune.errors import Refused, TryAgain
 from fleetune.links.authentication import KeyPair
 from fleetune.links.message import SEQUENCE, Message, as_bytes, header_frame, part_frames
 
-CHUNK_S = 0.02
+PIECE_S = 0.02
 """Time on the link of one message: a share is kept within so long."""
-MIN_CHUNK_BYTES = 4096
+MIN_PIECE_BYTES = 4096
 
 
 def piece_bytes(bytes_per_s: float, limit_bytes: int) -> int:
     """Return the most bytes of one message at a rate."""
-    return min(limit_bytes, max(MIN_CHUNK_BYTES, int(bytes_per_s * CHUNK_S)))
+    return min(limit_bytes, max(MIN_PIECE_BYTES, int(bytes_per_s * PIECE_S)))
 
 
 class PacedSender:

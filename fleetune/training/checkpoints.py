@@ -7,7 +7,8 @@
     checkpoints/round-000050/round.json                size and digest of each of these files; written last
     saving/DEVICE/round-000050/...                     a device's shards until the coordinator takes them from there
 
-A checkpoint is complete when round.json exists and every file has the recorded digest. The two newest are kept: when
+Each group's leader, a collector, and who keeps what its messages lose write the shards of their devices. A checkpoint
+is complete when round.json exists and every file has the recorded digest. The two newest are kept: when
 the newest is damaged, training resumes from the one before.
 """
 

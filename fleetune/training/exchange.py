@@ -2,7 +2,8 @@
 
 A message that is larger than a link takes at once, or than pacing lets pass at once, travels in pieces. What has come
 is compared with what was to come, so that an error names its sender: devices of a run are admitted by their keys, and
-may still have other versions or a broken memory, and PyTorch would add a tensor of one element to a whole weight.
+may still have other versions or a broken memory, and PyTorch would add a tensor of one element to a whole weight. Times
+are by the coordinator's clock, whose offset is measured with every beat.
 """
 
 import math

@@ -239,9 +239,10 @@ class WorkerHoldings:
         arriving.received = Received(self._kept_for_others(arriving), arriving.received.residuals)
         frozen, self._frozen = before.held.frozen() if before is not None else self._frozen, {}
         live = before if before is not None and before.holds(order.version) else None
-        lost = {**arriving.received.residuals, **arriving.stored.residuals()}
         if live is not None:
             lost = live.context.feedback.state()  # those of rounds that are run again count no more
+        else:
+            lost = {**arriving.received.residuals, **arriving.stored.residuals()}
         alike = live is not None and live.is_averaged
         self.running = before = live = None
         self.running = self._loader.load(order, own, arriving.stored.read, lost, frozen)

@@ -1,4 +1,5 @@
-"""What a worker holds: the seats of its device, and what all lanes share if it is a collector or averages them.
+"""What a worker holds: the seats of its device, and what all lanes share if it is a collector or averages them; before
+that, the model without its weights.
 
 Its state after the last committed round may be written while the next round runs.
 """
@@ -26,6 +27,7 @@ from fleetune.models.graph import Graph, parse_graph
 from fleetune.models.init_weights import INIT_WEIGHTS
 from fleetune.models.segment import SegmentRunner
 from fleetune.models.skeleton import base_skeleton, saved_configuration, skeleton
+from fleetune.models.source import source_folder
 from fleetune.models.units import state_by_unit, tied_parameters_by_unit
 from fleetune.models.weights import WeightReader, weight_reader
 from fleetune.program import DeviceProgram, Seat, lower, seats_of
@@ -402,5 +404,6 @@ def described(folder: Path, request: ModelRequest) -> ModelDescription:
 def warm_up(folder: str, request: str) -> None:
     """Make what a worker needs of a model before it knows its part. request: a ModelRequest as JSON."""
     found = described(Path(folder), json_io.parse(ModelRequest, request, "model"))
-    base_skeleton(found.config, found.request)
+    if source_folder(found.request) is not None:
+        base_skeleton(found.config, found.request)
     _ = found.whole, found.state, found.tied, found.trainable, found.unit_items

@@ -186,7 +186,7 @@ def test_rows_in_train_and_validation_are_told(tmp_path: Path) -> None:
     for name, rows, spec in (("classes", FRUITS, TEXT), ("chats", chats, CAUSAL)):
         source = splits(tmp_path / name, rows[:10], rows[10:14])
         json_lines(source / "validation.jsonl", [*rows[:3], *rows[14:]])
-        said = f"3 of {len(rows) - 11} validation rows are also training rows: the model has seen what its states are"
+        said = f"3 of {len(rows) - 11} validation rows are also training rows: the model has seen them, so scores while"
         found = [note for note in prepared(tmp_path / f"{name}-d", source, spec).info.notes if "training rows" in note]
         assert [note[: len(said)] for note in found] == [said]
 

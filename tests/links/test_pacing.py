@@ -3,7 +3,7 @@
 import threading
 
 from fleetune.links.message import Message
-from fleetune.links.peer import MIN_CHUNK_BYTES, PacedSender, piece_bytes
+from fleetune.links.peer import MIN_PIECE_BYTES, PacedSender, piece_bytes
 
 
 class Line:
@@ -104,5 +104,5 @@ def test_closing_drops_what_waits() -> None:
 def test_chunks_are_short_in_time() -> None:
     """A message lasts 20 ms at most, but is not smaller than its header is worth."""
     assert piece_bytes(1e6, 1 << 30) == 20_000
-    assert piece_bytes(1e3, 1 << 30) == MIN_CHUNK_BYTES
+    assert piece_bytes(1e3, 1 << 30) == MIN_PIECE_BYTES
     assert piece_bytes(1e12, 1 << 20) == 1 << 20

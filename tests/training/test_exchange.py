@@ -13,7 +13,7 @@ from fleetune.contracts.plan import Lane, Plan, Segment, Share
 from fleetune.errors import Refused
 from fleetune.links.endpoint import Endpoint, Listen
 from fleetune.links.message import ALIGNMENT_BYTES, Message
-from fleetune.links.peer import MIN_CHUNK_BYTES
+from fleetune.links.peer import MIN_PIECE_BYTES
 from fleetune.program import lower
 from fleetune.recovery.holdings import Attempt
 from fleetune.training.exchange import Aborted, Exchange, Stopped, TransferKey, join_pieces, split_into_pieces
@@ -204,7 +204,7 @@ def test_pieces_repeat_no_description() -> None:
     """
     key = TransferKey("push", 0, "main", 0, 0, "a")
     tensors = {f"model|roberta.encoder.layer.{n}.attention.self.query.weight": torch.rand(64, 64) for n in range(20)}
-    with connected(("a", "b"), Listen(max_message_bytes=MIN_CHUNK_BYTES)) as ends:
+    with connected(("a", "b"), Listen(max_message_bytes=MIN_PIECE_BYTES)) as ends:
         sender, receiver = (Exchange(ends[name], COORDINATOR, torch.device("cpu")) for name in "ab")
         sender.send("b", key, tensors)
         arrival = receiver.receive(key)
