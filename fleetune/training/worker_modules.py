@@ -2,10 +2,5 @@
 
 from fleetune.launching import MODEL_MODULES
 
-WORKER_MODULES = (
-    *MODEL_MODULES,
-    "fleetune.training.worker_links",
-    "fleetune.training.worker_holdings",
-    "fleetune.training.measurements",
-)
+WORKER_MODULES = (*MODEL_MODULES, "fleetune.training.worker_holdings", "fleetune.training.measurements")
 """All that `fleetune.training.worker` imports, but not itself, since it is run."""
