@@ -165,7 +165,7 @@ def hub_source(request: DataRequest, task: str, needs_train: bool = True) -> Dat
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
-        notes=(*unlabelled_notes, *unread_notes(request.source, splits, test, chooses)),
+        split_notes=(*unlabelled_notes, *unread_notes(request.source, splits, test, chooses)),
     )
 
 
