@@ -32,6 +32,7 @@ ANNEX = "/annex/objects/"
 DATA_SOURCE, DATA_VALIDATION, DATA_LOCAL = "data.source", "data.validation", "data.local."
 LORA_START, JOIN_TOKEN, ENGINE_TLS = "model.lora.start", "fleet.join.token_file", "fleet.engines.tls"
 CHAT_TEMPLATE = "data.chat_template"
+MODEL_SOURCE, MODEL_REVISION = "model.source", "model.revision"
 STREAMING, BY_CONTENT = "streaming", "split_by_content"
 FILES_ONLY = (LORA_START, JOIN_TOKEN, ENGINE_TLS, CHAT_TEMPLATE)
 """Settings that name a file or folder and nothing else."""
@@ -74,11 +75,15 @@ def _config(plain: dict[str, Any], sets: Sequence[str], origin: "_Origin") -> Ru
     files = {section: _fill_section(plain, section, origin) for section in FOLDERS}
     _fill_devices(plain.get("fleet"), origin)
     promoted = None if origin.new else plain.get("promote")  # what was promoted before goes on as it was split
+    keys = {change.partition("=")[0].strip() for change in sets}
+    pinned = _model_source(plain)
     for change in sets:
         apply_change(plain, change)
         section = change.partition("=")[0].partition(".")[0].strip()
         files[section] = _fill_section(plain, section, origin) or files.get(section)
         _fill_devices(plain.get("fleet"), origin)
+    if MODEL_SOURCE in keys and MODEL_REVISION not in keys and _model_source(plain) != pinned:
+        plain["model"].pop("revision", None)  # the commit of another model
     data = plain.get("data")
     if promoted is None and plain.get("promote") is not None and isinstance(data, dict) and not data.get(STREAMING):
         data.setdefault(BY_CONTENT, True)  # of a stream, as many rows are read each time
@@ -92,6 +97,11 @@ def _config(plain: dict[str, Any], sets: Sequence[str], origin: "_Origin") -> Ru
         by_hand = any(change.partition("=")[0].strip() in str(error) for change in sets)
         raise Refused(str(error) + ("" if by_hand else _origin_note(str(error), files, origin))) from None
     return config
+
+
+def _model_source(plain: dict[str, Any]) -> Any:
+    model = plain.get("model")
+    return model.get("source") if isinstance(model, dict) else None
 
 
 def load_fleet(path: Path) -> FleetRequest:

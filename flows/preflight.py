@@ -118,8 +118,9 @@ def _validate_rows(config: RunConfig) -> None:
     from fleetune.models.model_inputs import check_image_size, input_spec
 
     model, data = config.model, config.data
-    if model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir():
-        return  # a name on the hub, whose files may not be here
+    named = model.source is not None and not model.source.startswith("package:") and not Path(model.source).is_dir()
+    if named and model.revision is None:
+        return  # a name on the hub without a commit, whose files may not be here
     spec = input_spec(model)
     check_image_size(model, data.image_size)
     if not spec.is_text or data.local or is_remote(data):

@@ -46,6 +46,10 @@ NO_ANSWER = frozenset({"role", "content", "name"})
 """Keys of a message that say nothing where its content is empty; calls and thoughts do."""
 
 
+class Unanswered(Told):
+    """A row without anything to learn, of which a table may have some beside others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A text and how it goes on."""
@@ -152,7 +156,7 @@ def read_pair(location: str, values: Mapping[str, Any], columns: tuple[str, str]
 
 
 def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_loss: bool) -> Dialogue:
-    """The chat or completion of a row; Refused names the location.
+    """The chat or completion of a row; Refused names the location. Unanswered: there is nothing to learn in it.
 
     any_loss: whether a chat without a message that carries loss is taken.
     """
@@ -160,7 +164,7 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
     if format == COMPLETION and not isinstance(values.get(PROMPT), list):
         prompt, answer = (_text(location, name, values.get(name)) for name in (PROMPT, ANSWER))
         if not answer.strip():
-            raise Told(
+            raise Unanswered(
                 "{location}: {answer!r} is empty; fill it or leave the row out",
                 location=location,
                 answer=ANSWER,
@@ -168,9 +172,9 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
         return Completion(prompt, answer)
     chat = _chat(location, values, format)
     if not chat.messages:
-        raise Told("{location}: it has no messages; leave the row out", location=location)
+        raise Unanswered("{location}: it has no messages; leave the row out", location=location)
     if not chat.answers and not any_loss:
-        raise Told(
+        raise Unanswered(
             "{location}: no message of the {assistant}, so nothing to learn; leave the row out, or set "
             "data.loss_on to all",
             location=location,
@@ -180,19 +184,24 @@ def read_dialogue(location: str, values: Mapping[str, Any], format: str, any_los
 
 
 def check_answers(location: str, dialogue: Dialogue) -> None:
-    """Refuse a chat of which an answer that carries loss says nothing; a chat that is only asked may have such."""
+    """Refuse a chat of which an answer that carries loss says nothing; a chat that is only asked may have such.
+    Unanswered: none says anything."""
     if isinstance(dialogue, Completion):
         return
-    for number in dialogue.answers:
-        message = dialogue.messages[number]
-        if not message["content"].strip() and not any(message[key] for key in message.keys() - NO_ANSWER):
-            raise Told(
-                "{location}, message {number}: the {assistant} says nothing in it, which would be learned; fill it, "
-                'leave the row out, or give it "weight": 0',
-                location=location,
-                number=number + 1,
-                assistant=ASSISTANT,
-            )
+    silent = [
+        number
+        for number in dialogue.answers
+        if not (message := dialogue.messages[number])["content"].strip()
+        and not any(message[key] for key in message.keys() - NO_ANSWER)
+    ]
+    if silent:
+        raise (Told if len(silent) < len(dialogue.answers) else Unanswered)(
+            "{location}, message {number}: the {assistant} says nothing in it, which would be learned; fill it, "
+            'leave the row out, or give it "weight": 0',
+            location=location,
+            number=silent[0] + 1,
+            assistant=ASSISTANT,
+        )
 
 
 def _chat(location: str, values: Mapping[str, Any], format: str) -> Chat:

@@ -25,6 +25,7 @@ from fleetune.data.dialogues import (
     Chat,
     Completion,
     Dialogue,
+    Unanswered,
     check_answers,
     has_pairs,
     read_dialogue,
@@ -144,8 +145,11 @@ def dialogue_format(table: Table, source: DataSource, spec: InputSpec) -> str | 
 def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColumns | None = None) -> Iterator[Example]:
     """Yield every row of a table as an Example, in order; Refused names the location of the first bad row.
 
-    Texts that are empty or null, as lines of files are, are left out, but for those of pairs. beside: sees each row.
+    Texts that are empty or null, as lines of files are, are left out, but for those of pairs, and so are dialogues
+    without an answer beside others. beside: sees each row.
     """
+    unanswered: Unanswered | None = None
+    answered = False
     format, folders = dialogue_format(table, source, spec), source.folders_of(table)
     names = table.class_names(source.label_column)
     for number, values in table.rows():
@@ -154,8 +158,15 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
         if beside is not None:
             beside.see(location, values)
         if format is not None:
-            dialogue = read_dialogue(location, values, format, source.loss_on == "all")
-            check_answers(location, dialogue)
+            try:
+                dialogue = read_dialogue(location, values, format, source.loss_on == "all")
+                check_answers(location, dialogue)
+            except Unanswered as error:
+                unanswered = unanswered or error
+                if beside is not None:
+                    beside.unanswered += 1
+                continue
+            answered = True
             yield Example(location=location, content=dialogue, label=None)
             continue
         check_halves(location, values, source, spec)
@@ -182,6 +193,8 @@ def examples(table: Table, source: DataSource, spec: InputSpec, beside: SideColu
         if names and label is not None and not predicts_number(spec.task):
             label = _named(location, source.label_column, label, names)
         yield Example(location=location, content=content, label=label)
+    if unanswered is not None and not answered:
+        raise unanswered
 
 
 def check_heading(table: Table, location: str, values: Mapping[str, Any]) -> None:

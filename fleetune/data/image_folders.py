@@ -118,7 +118,7 @@ def image_folder_source(folder: Path, request: DataRequest, needs_train: bool = 
         image_column=request.image_column,
         label_column=request.label_column,
         folder=folder,
-        notes=(*unread_notes(folder.resolve().name, read, *held_out), *map(_unlabelled_note, without)),
+        split_notes=(*unread_notes(folder.resolve().name, read, *held_out), *map(_unlabelled_note, without)),
     )
 
 

@@ -115,10 +115,11 @@ def column_notes(surveys: Mapping[str, Survey]) -> Iterator[str]:
     """Sentences on columns that are not read, and on rows that are not."""
     beside = surveys[TRAIN].beside
     yield from beside.notes()
-    if beside.empty:
-        read = {id(one): len(one.content_keys) for one in surveys.values()}  # one of both splits counts once
-        rows = beside.empty + sum(read.values())
-        yield f"{beside.empty} of {rows} rows are left out: their text is empty"
+    read = {id(one): len(one.content_keys) for one in surveys.values()}  # one of both splits counts once
+    rows = beside.empty + beside.unanswered + sum(read.values())
+    for count, why in ((beside.empty, "their text is empty"), (beside.unanswered, "they hold no answer")):
+        if count:
+            yield f"{count} of {rows} rows are left out: {why}"
 
 
 def assign_rows(job: Job, surveys: Mapping[str, Survey]) -> tuple[dict[str, RowIndices], tuple[str, ...]]:

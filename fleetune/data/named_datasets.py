@@ -26,6 +26,7 @@ from fleetune.data.public_words import Told
 from fleetune.data.splits import TEST_NAMES, TRAIN, split_names, unread_notes
 from fleetune.data.tables import DataSource, InMemoryTable, without_nulls
 from fleetune.errors import TryAgain, first_line
+from fleetune.formatting import shortlist
 from fleetune.hub import COMMIT, DATASET, HubRefusal, HubSilence, commit_of
 
 
@@ -111,6 +112,8 @@ def _parsed_docstrings() -> Iterator[tuple[str, str]]:
 
 HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
 """OWNER/NAME, optionally with :CONFIG and @REVISION."""
+CONFIGS = re.compile(r"Config name is missing.*available configs: \[(.+?)\]", re.DOTALL)
+"""What the package says where a name has several configurations."""
 SHUFFLED_ROWS = 10_000
 """Rows that a stream is shuffled among, since the first ones of a set are often of one kind."""
 
@@ -165,7 +168,7 @@ def hub_source(request: DataRequest, task: str, needs_train: bool = True) -> Dat
         image_column=request.image_column,
         label_column=request.label_column,
         target_column=request.target_column,
-        notes=(*unlabelled_notes, *unread_notes(request.source, splits, test, chooses)),
+        split_notes=(*unlabelled_notes, *unread_notes(request.source, splits, test, chooses)),
     )
 
 
@@ -283,6 +286,14 @@ def _load(source: str, streaming: bool) -> Mapping[str, Any]:
             **({"streaming": True} if streaming else {}),
         )
     except (FileNotFoundError, ValueError) as error:
+        if among := CONFIGS.search(str(error)):
+            raise Told(
+                "data: {source!r} has several configurations; name one, such as {name}:{config} ({})",
+                shortlist(names := re.findall(r"'(.+?)'", among[1]), most=20),
+                source=source,
+                name=found["name"],
+                config=names[0],
+            ) from None
         raise Told("data: {source!r} cannot be loaded from the hub ({})", first_line(error), source=source) from None
     except (ConnectionError, OSError) as error:
         raise TryAgain(f"data: the hub did not give {source!r} ({first_line(error)}); try again") from None

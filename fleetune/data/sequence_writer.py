@@ -62,7 +62,7 @@ def write_sequences(job: Job) -> Written:
         if split == TRAIN and isinstance(example.content, Chat) and len(systems) < SEVERAL:
             first = example.content.messages[0]
             role, said = str(first["role"]), str(first["content"])
-            system = {"role": role, "content": said} if role in (SYSTEM, DEVELOPER) and said else {}
+            system = {"role": role, "content": said} if role in (SYSTEM, DEVELOPER) else {}
             systems += [system] if system not in systems else []
         if not chats and split == TRAIN and isinstance(example.content, Chat):
             chats, told = True, [*_dated(tokenizer, example.content), *_endless(tokenizer, example.content, sequence)]

@@ -80,8 +80,8 @@ class SideColumns:
         self._rated = False
         self._taken_out = dict[str, tuple[str, Any]]()
         self._quantities = set[str]()
-        self.empty = 0
-        """Rows of which no text is learned, because it is empty; whoever reads them counts."""
+        self.empty = self.unanswered = 0
+        """Rows of which nothing is learned: texts that are empty, dialogues without an answer; whoever reads counts."""
         self._known = set[tuple[tuple[str, ...], tuple[str, ...]]]()
         self._unread, self._others = dict[str, None](), dict[str, str]()
 

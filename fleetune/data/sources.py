@@ -75,15 +75,16 @@ def open_source(request: DataRequest, task: str) -> DataSource:
         )
     if isinstance(request.validation, str):
         tested = _open_source(validation_request(request), task, needs_train=False)
-        notes = (*_replaced_notes(request, opened), *tested.notes)
+        notes = (*opened.notes, *_replaced_notes(request, opened), *tested.split_notes, *tested.notes)
         test = tested.test or tested.train
-        opened = replace(opened, test=test, validation=(), test_folder=tested.folder, notes=notes)
+        opened = replace(opened, test=test, validation=(), test_folder=tested.folder, notes=notes, split_notes=())
         if opened.packed or tested.packed:
             raise Told(
                 "data: the text of {source} is cut into blocks; give data.validation a share",
                 source=request.source,
             )
-    return replace(opened, format=request.format, loss_on=request.loss_on)
+    notes = (*opened.split_notes, *opened.notes)
+    return replace(opened, format=request.format, loss_on=request.loss_on, notes=notes)
 
 
 def _replaced_notes(request: DataRequest, opened: DataSource) -> tuple[str, ...]:
@@ -200,7 +201,7 @@ def _tables(request: DataRequest, task: str, splits: Mapping[str, tuple[Path, ..
         label_column=request.label_column,
         target_column=request.target_column,
         folder=folder,
-        notes=(*unlabelled_notes, *unread_notes(source_name(request), splits, tested, chooses)),
+        split_notes=(*unlabelled_notes, *unread_notes(source_name(request), splits, tested, chooses)),
     )
 
 

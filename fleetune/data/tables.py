@@ -86,6 +86,8 @@ class DataSource:
     """Tokens of chats and completions that carry loss."""
     notes: tuple[str, ...] = ()
     """Remarks for the user about what is not read, a sentence each."""
+    split_notes: tuple[str, ...] = ()
+    """Those about test splits, which fall away where another source is tested on."""
 
     @property
     def tables(self) -> tuple[Table, ...]:

@@ -164,7 +164,7 @@ def read_through(request: DataRequest, spec: InputSpec, seed: int) -> None:
     asked = Preparation(request=request, spec=spec, seed=seed)
     job = Job(asked=asked, source=open_source(request, spec.task), folder=Path())
     check_task(request, job.source, spec)
-    if not job.source.packed and not has_sequences(job):
+    if not job.source.packed:
         _label_mapping(job, survey(job))
 
 

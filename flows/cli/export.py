@@ -33,22 +33,27 @@ class ExportOptions(CommonOptions):
 @with_options(ExportOptions)
 def export(options: ExportOptions, run: PastRun = "latest") -> None:
     """Write the trained model with a model card into a folder of its own, for transformers, PEFT or llama.cpp."""
+    from flows.hand_over.export import check_token, push, to_gguf
     from flows.hand_over.export import export as export_folder
-    from flows.hand_over.export import push, to_gguf
+    from flows.hand_over.proof import is_there
     from flows.hand_over.trained_run import trained_run
 
     if options.gguf and options.push:
         raise Refused("--gguf and --push: give one of them; --push uploads a folder")
-    found = trained_run(options.store(), run)
+    store, pushed = options.store(), ""
+    found = trained_run(store, run)
+    target = options.to or EXPORTS / (f"{found.run.id}.gguf" if options.gguf else found.run.id)
     if options.gguf:
-        written = to_gguf(found, options.to or EXPORTS / f"{found.run.id}.gguf")
-    else:
-        written = export_folder(found, options.to or EXPORTS / found.run.id, options.merge)
-    pushed = ""
-    if options.push:
+        written = to_gguf(found, target)
+    elif options.push:
         from huggingface_hub import HfApi
 
-        pushed = push(written, options.push, HfApi())
+        check_token(options.push, api := HfApi())
+        there = is_there(store, found, target, options.merge)  # from a push that failed
+        written = target if there else export_folder(found, target, options.merge)
+        pushed = push(written, options.push, api)
+    else:
+        written = export_folder(found, target, options.merge)
     if options.as_json:
         options.print_json({"run": found.run.id, "path": str(written.resolve()), "pushed": pushed})
         return

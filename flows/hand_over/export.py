@@ -114,6 +114,12 @@ def _frozen(process: psutil.Process) -> str | None:
     return None
 
 
+def check_token(repository: str, api: Any) -> None:
+    """Refuse a push that the hub would for want of a token; TryAgain if it does not answer. api: as of `push`."""
+    with _asking(repository, "nothing was exported"):
+        api.whoami()
+
+
 def push(folder: Path, repository: str, api: Any) -> str:
     """Upload a folder to a repository of the hub, made private where there is none; returns its address.
 
@@ -121,22 +127,29 @@ def push(folder: Path, repository: str, api: Any) -> str:
     upload, and told; other files stay. api: a `huggingface_hub.HfApi`, which finds the token in its own login or in
     HF_TOKEN.
     """
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-
-    try:
+    with _asking(repository, f"{folder} has it, and the same command pushes it from there"):
         repository = str(api.create_repo(repository, exist_ok=True, private=True).repo_id)
         old = sorted(name for name in api.list_repo_files(repository) if _loaded(name) and not (folder / name).exists())
         exactly = [glob.escape(name) for name in old]
         address = api.upload_folder(folder_path=str(folder), repo_id=repository, delete_patterns=exactly).commit_url
+    if old:
+        tell(f"removed from {repository}, of another model and kept in its history only: {', '.join(old)}")
+    return str(address)
+
+
+@contextmanager
+def _asking(repository: str, kept: str) -> Iterator[None]:
+    """Tell what the hub refuses, or does not answer. kept: where the model is, so that it can be asked again."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+    try:
+        yield
     except LocalTokenNotFoundError:
         raise Refused("--push needs a token of the hub; run `hf auth login`, or set HF_TOKEN") from None
     except (HFValidationError, ValueError) as error:
         raise Refused(f"--push {repository}: not a name of the hub ({first_line(error)}); give OWNER/NAME") from None
     except (HfHubHTTPError, OSError) as error:
-        raise TryAgain(f"--push {repository}: the hub did not take it ({first_line(error)}); {folder} has it") from None
-    if old:
-        tell(f"removed from {repository}, of another model and kept in its history only: {', '.join(old)}")
-    return str(address)
+        raise TryAgain(f"--push {repository}: the hub did not take it ({first_line(error)}); {kept}") from None
 
 
 def _loaded(name: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fleetune.filesystem import file_digest
 from fleetune.models.rotary_settings import OLDER, rotary_parameters
 from fleetune.store import Store
 from flows.hand_over.export import export
-from flows.hand_over.trained_run import trained_run
+from flows.hand_over.trained_run import TrainedRun, tell, trained_run
 from flows.receipt import Receipt, check_run
 
 SETTINGS = ("config.json", "adapter_config.json")
@@ -46,6 +47,16 @@ def prove(store: Store, folder: Path, note: Callable[[str], None]) -> str:
         if not faults[-1]:
             return run.id
     raise Refused(f"{faults[0]}; it is not what run {run.id} trained")
+
+
+def is_there(store: Store, found: TrainedRun, folder: Path, merge: bool) -> bool:
+    """Return whether a folder holds what `export` would write of a run, as one does that could not be pushed."""
+    adapter = (folder / "adapter_config.json").exists()
+    if adapter != ((found.checkpoint / ADAPTER).is_dir() and not merge):
+        return False
+    with suppress(Refused):
+        return prove(store, folder, tell) == found.run.id
+    return False
 
 
 def _receipt(folder: Path) -> Receipt:

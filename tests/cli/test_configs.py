@@ -147,6 +147,19 @@ def test_changed_again(run_file: Path) -> None:
         configs.with_changes(config, ["training.rounds=-1"], "RUN")
 
 
+def test_another_model_does_not_keep_the_commit_of_the_old_one(run_file: Path) -> None:
+    """Bug: a rerun with another model.source asked the hub for that model at the old one's commit."""
+    commit = "a" * 40
+    pinned = ["model={task: causal-lm, source: someone/old}", f"model.revision={commit}"]
+    config = configs.load(run_file, pinned)
+    assert config.model.revision == commit
+    new = configs.with_changes(config, ["model.source=someone/new"], "RUN").model
+    assert (new.source, new.revision) == ("someone/new", None)
+    for sets in (["model.source=someone/new", "model.revision=v2"], ["model.revision=v2", "model.source=someone/new"]):
+        assert configs.with_changes(config, sets, "RUN").model.revision == "v2"
+    assert configs.with_changes(config, ["model.source=someone/old", "seed=3"], "RUN").model.revision == commit
+
+
 def test_what_is_promoted_is_split_by_content_from_its_first_run_on(run_file: Path) -> None:
     """Bug: the split of an explicit false was overridden in silence, and records of runs before showed true."""
     promote = "promote={score: loss}"

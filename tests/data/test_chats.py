@@ -13,6 +13,7 @@ from fleetune.contracts.run_config import DataRequest
 from fleetune.data.chat_tokens import SequenceEncoder, TokenSequence
 from fleetune.data.dialogues import read_dialogue, row_format
 from fleetune.data.examples import Example
+from fleetune.data.local_data import COUNTS
 from fleetune.data.prepared_data import PreparedData
 from fleetune.data.sources import content_digest, validate_data
 from fleetune.data.tokenization import open_tokenizer
@@ -155,8 +156,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no role": ({"messages": [{"content": "x"}]}, r"line 3, message 1: it has no role"),
     "no content": ({"messages": [{"role": "user"}]}, r"line 3, message 1: it has no content"),
     "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, r"line 3, .* no text"),
-    "no answer": ({"messages": [USER]}, r"line 3: no message of the assistant"),
-    "nothing": ({"messages": []}, r"line 3: it has no messages"),
     "another format": ({"prompt": "x", "completion": "y"}, r"line 3 has no messages"),
 }
 
@@ -271,20 +270,70 @@ def test_white_space_ends_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "number"),
+    ("row", "number", "others"),
     [
-        ({"instruction": "Say it", "input": "", "output": ""}, 2),
-        ({"instruction": "Say it", "output": "  \n"}, 2),
-        ({"instruction": "Say it", "output": "it", "history": [["a", "b"], ["c", " "]]}, 4),
-        ({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "name": "x"}]}, 2),
-        ({"messages": [{"role": "assistant", "content": "\n"}, {"role": "user", "content": "hi"}, *ROUNDS[1:3]]}, 1),
+        ({"instruction": "Say it", "input": "", "output": ""}, 2, 0),
+        ({"instruction": "Say it", "output": "  \n"}, 2, 0),
+        ({"instruction": "Say it", "output": "it", "history": [["a", "b"], ["c", " "]]}, 4, 3),
+        ({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "name": "x"}]}, 2, 0),
+        ({"messages": [{"role": "assistant", "content": "\n"}, {"role": "user", "content": "hi"}, *ROUNDS[1:3]]}, 1, 3),
     ],
 )
-def test_an_answer_that_says_nothing_is_refused(row: dict[str, Any], number: int, tmp_path: Path) -> None:
-    """Bug: an empty answer was learned, so that the model answered with its end mark; an empty completion was not."""
-    source = json_lines(tmp_path / "r.jsonl", [row])
+def test_an_answer_that_says_nothing_is_refused(row: dict[str, Any], number: int, others: int, tmp_path: Path) -> None:
+    """Bug: an empty answer was learned, so that the model answered with its end mark; an empty completion was not.
+    Other answers in its row do not help, other rows only one without any."""
+    source = json_lines(tmp_path / "r.jsonl", [row, *chats(others)])
     with pytest.raises(Refused, match=f"line 1, message {number}: the assistant says nothing in it.*; fill it, leave"):
         prepared(tmp_path / "d", source, chat_spec(tmp_path / "t"))
+
+
+ASKED = {"from": "human", "value": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "bad", "says"),
+    [
+        (
+            [{"instruction": f"say {n}", "input": "", "output": f"it {n}"} for n in range(8)],
+            [{"instruction": "a", "input": "b", "output": ""}, {"instruction": "c", "output": " \n"}],
+            "line 1, message 2: the assistant says nothing in it",
+        ),
+        (
+            [{"conversations": [ASKED, {"from": "gpt", "value": f"it {n}"}]} for n in range(8)],
+            [
+                {"conversations": []},
+                {"conversations": [ASKED]},
+                {"conversations": [ASKED, {"from": "gpt", "value": ""}]},
+            ],
+            "line 1: it has no messages",
+        ),
+        (
+            [{"prompt": f"say {n}", "completion": f"it {n}"} for n in range(8)],
+            [{"prompt": "a", "completion": ""}],
+            "line 1: 'completion' is empty",
+        ),
+    ],
+    ids=["alpaca", "sharegpt", "completions"],
+)
+def test_rows_without_an_answer_are_left_out_and_counted(
+    rows: list[dict[str, Any]], bad: list[dict[str, Any]], says: str, tmp_path: Path
+) -> None:
+    """Bug: usual files of alpaca and ShareGPT, of which some rows have no answer, were refused one row at a time. A
+    file of nothing else is still refused, and what devices tell of the count holds no sample."""
+    spec, source = chat_spec(tmp_path / "t"), json_lines(tmp_path / "r.jsonl", [*bad, *rows])
+    validate_data(DataRequest(source=str(source), max_length=96), "causal-lm")
+    data = prepared(tmp_path / "d", source, spec, max_length=96)
+    without = prepared(tmp_path / "w", json_lines(tmp_path / "w.jsonl", rows), spec, max_length=96)
+    assert (whole(data, "train")["input_ids"] == whole(without, "train")["input_ids"]).all()
+    note = f"{len(bad)} of {len(bad) + len(rows)} rows are left out: they hold no answer"
+    assert note in data.info.notes and COUNTS.fullmatch(note)
+    alone = json_lines(tmp_path / "b.jsonl", bad)
+    for read in (
+        lambda: validate_data(DataRequest(source=str(alone)), "causal-lm"),
+        lambda: prepared(tmp_path / "b", alone, spec),
+    ):
+        with pytest.raises(Refused, match=says):
+            read()
 
 
 CALLING = CHATML.replace(

@@ -254,6 +254,18 @@ def test_a_test_split_that_another_source_stands_in_for_is_told(tmp_path: Path) 
     assert data.info.notes == ("the test split of set is not read, since data.validation names what is tested on",)
 
 
+def test_what_is_not_read_of_what_trains_is_told_where_another_source_is_tested_on(tmp_path: Path) -> None:
+    """Bug: with data.validation, files that were not read, and one that may have been meant to be tested on, were
+    told to nobody; what was said of test splits, which another source stands in for, is not said."""
+    held = json_lines(tmp_path / "held.jsonl", FRUITS)
+    json_lines(folder(tmp_path / "set", "one.jsonl", "mytest.jsonl") / "two.json", FRUITS)
+    notes = prepared(tmp_path / "d", tmp_path / "set", validation=str(held)).info.notes
+    assert "not read: two.json" in notes[0] and "all files of set train, also mytest.jsonl" in notes[1]
+    splits = folder(tmp_path / "splits", "train.jsonl", "test.jsonl", "val.jsonl", "dev.jsonl", "eval.jsonl")
+    (told,) = open_source(DataRequest(source=str(splits), validation=str(held)), TEXT.task).notes
+    assert told.startswith("the test split of splits is not read")
+
+
 def test_states_are_chosen_by_the_validation_split_of_images(tmp_path: Path) -> None:
     """So it is where the splits are folders of images, as torchvision's examples have them."""
     for split in ("train", "val", "test"):

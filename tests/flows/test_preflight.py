@@ -1,9 +1,11 @@
 """Early checks refuse a run before a device is touched, in real runs and in dry runs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from fleetune.contracts import json_io
 from fleetune.contracts.run_config import RunConfig
@@ -14,6 +16,8 @@ from flows.context import RunContext, StageSelection
 from flows.preflight import predict_run
 from flows.runner import Runner
 from flows.tracking import StageEvent
+from tests.support.data.chat_samples import chats
+from tests.support.data.samples import json_lines
 
 PLAIN: dict[str, Any] = {
     "name": "small",
@@ -105,6 +109,42 @@ def test_a_dry_run_finds_what_prepare_would_refuse(data: dict[str, Any], said: s
     with pytest.raises(Refused, match=said):
         api.run(made, root=tmp_path / "kept", dry_run=True)
     assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("kind", ["chat", "completion", "text"])
+def test_a_dry_run_reads_all_rows_of_a_language_model(kind: str, packing: bool, tmp_path: Path) -> None:
+    """Bug: of chats and completions, and of texts that share sequences, only the first row was looked at."""
+    rows: dict[str, list[dict[str, Any]]] = {
+        "chat": [*chats(40), {"messages": [{"role": "nobody", "content": "hi"}]}],
+        "completion": [{"prompt": f"p{n}", "completion": "c"} for n in range(40)] + [{"prompt": "p", "completion": 1}],
+        "text": [{"text": f"text {n}"} for n in range(40)] + [{"text": 41}],
+    }
+    source = json_lines(tmp_path / "r.jsonl", rows[kind])
+    causal = {"task": "causal-lm", "config": {"model_type": "gpt2", "vocab_size": 300}}
+    made = config(tmp_path, model=causal, data={"source": str(source), "packing": packing})
+    with pytest.raises(Refused, match=r"r\.jsonl: line 41"):
+        api.run(made, root=tmp_path / "kept", dry_run=True)
+
+
+def test_a_dry_run_of_a_model_on_the_hub_reads_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: with a name on the hub no row was read, though the model's settings are here once its commit is known."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    commit, cache = "a" * 40, tmp_path / "hub" / "models--owner--tiny"
+    files = {
+        "refs/main": commit,
+        f"snapshots/{commit}/config.json": json.dumps(PLAIN["model"]["config"]),
+        f"snapshots/{commit}/model.safetensors": "weights",
+    }
+    for name, content in files.items():
+        (cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache / name).write_text(content)
+    made = config(tmp_path, model={"source": "owner/tiny", "config": None})
+    with (tmp_path / "rows.csv").open("a") as file:
+        file.write("the last,\n")
+    with pytest.raises(Refused, match="line 12 has no label"):
+        api.run(made, root=tmp_path / "kept", dry_run=True)
 
 
 def test_a_family_of_translators_that_cannot_be_cut_is_refused_first(tmp_path: Path) -> None:

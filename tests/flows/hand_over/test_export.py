@@ -13,18 +13,20 @@ import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import LocalTokenNotFoundError
 from huggingface_hub.utils import filter_repo_objects
+from typer.testing import CliRunner
 
 from benchmarks.families.small_configs import small_config
 from fleetune.contracts.run_config import Lora, ModelRequest
 from fleetune.errors import Refused, TryAgain
 from fleetune.models.source import configuration
 from fleetune.store import Store
+from flows.cli.app import app
 from flows.hand_over.export import CONVERTER, export, push, to_gguf
 from flows.hand_over.model_card import model_card
 from flows.hand_over.trained_run import trained_run
 from tests.support.drawing.contents import content
 from tests.support.filesystem.synced import recorded
-from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, plain, run_of
+from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, plain, run_of, stored_run
 from tests.support.launching.freezing import HASTY, WORDS
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 264, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -282,6 +284,11 @@ class Hub:
         self.private.setdefault(repository, private)
         return SimpleNamespace(repo_id=repository)
 
+    def whoami(self) -> Any:
+        """As the hub does it."""
+        if isinstance(self.error, LocalTokenNotFoundError):
+            raise self.error
+
     def list_repo_files(self, repo_id: str) -> list[str]:
         """As the hub does it."""
         return sorted(self.files)
@@ -305,6 +312,29 @@ def test_a_folder_is_pushed_to_a_private_repository(tmp_path: Path) -> None:
         push(tmp_path, "me/numbers", Hub(LocalTokenNotFoundError("no token")))
     with pytest.raises(TryAgain, match=r"the hub did not take it \(no route\)"):
         push(tmp_path, "me/numbers", Hub(ConnectionError("no route")))
+
+
+def test_a_push_that_failed_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: one without a token was exported first, and the same command then refused, as its folder held something.
+    What is pushed from a folder that is there is what the command asks for, and proven."""
+    store, _ = stored_run(tmp_path, base_folder(tmp_path / "base"))
+    hub, out = Hub(LocalTokenNotFoundError("no token")), tmp_path / "out"
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub)
+    command = ["export", "latest", "--to", str(out), "--push", "me/numbers", "--root", str(store.root)]
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == Refused.exit_code and "run `hf auth login`, or set HF_TOKEN" in ended.stderr
+    assert not out.exists()
+    hub.error = ConnectionError("no route")
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == TryAgain.exit_code and "the same command pushes it from there" in ended.stderr
+    hub.error = None
+    assert "already holds something" in CliRunner().invoke(app, [*command, "--merge"]).stderr and not hub.files
+    weights = (out / "adapter_model.safetensors").read_bytes()
+    (out / "adapter_model.safetensors").write_bytes(weights[:-1])
+    assert "already holds something" in CliRunner().invoke(app, command).stderr and not hub.files
+    (out / "adapter_model.safetensors").write_bytes(weights)
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 0 and hub.files["adapter_model.safetensors"] == weights
 
 
 def test_a_repository_holds_the_pushed_model_alone(

@@ -20,7 +20,7 @@ from fleetune.store import StageRecord, Store
 from flows.cli.app import app
 from flows.hand_over.predict import Asked, predict
 from flows.notebook import FinishedRun
-from tests.support.data.chat_samples import chat_spec
+from tests.support.data.chat_samples import chat_spec, chats
 from tests.support.data.samples import json_lines, prepared
 from tests.support.flows.hand_over.runs import ADAPTED, WHOLE, base_folder, run_of, stored_run
 
@@ -173,6 +173,14 @@ def test_texts_are_asked_after_the_systems_message_of_training(
     assert told[0] == "note: texts are asked after the system's message of training, 'be brief'"
     assert told[1].startswith("note: texts are asked without a system's message, of which training had several")
     assert "system" not in told[2]
+
+
+def test_an_empty_message_of_the_system_is_one(tmp_path: Path) -> None:
+    """Bug: it counted as none, and a chat template that has a message of its own for that asked otherwise than
+    training did; a template writes an empty one."""
+    rows = [{"messages": [{"role": "system", "content": ""}, *chat["messages"]]} for chat in chats(12)]
+    data = prepared(tmp_path / "d", json_lines(tmp_path / "r.jsonl", rows), chat_spec(tmp_path / "t"), max_length=96)
+    assert data.info.systems == ({"role": "system", "content": ""},)
 
 
 def test_the_message_of_a_developer_is_one_of_training_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
