@@ -53,10 +53,9 @@ class PlanLowering:
     """Builds the task graph of one plan from the steps of its devices.
 
     `passes_s` are compute seconds of the forward and backward of each micro-batch, without what transfers and codecs
-    cost. `updates_ns` are devices' optimizer
-    steps of the round before, which everything that they do waits for; with them, messages wait for the encryption of
-    their first frame and the decryption of their last one, too, and not for messages of other links where each has a
-    rate of its own. Refused: an order with foreign or repeated actions.
+    cost. `updates_ns` are devices' optimizer steps of the round before, which everything that they do waits for; with
+    them, messages wait for the encryption of their first frame and the decryption of their last one, too, and not for
+    messages of other links where each has a rate of its own. Refused: an order with foreign or repeated actions.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ The coordinator sends each device its own `Migration`; tensors come in `parcels`
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -30,13 +30,6 @@ class Parcel:
     lane: str = ""
     names: tuple[str, ...] = ()
     """None: it is what the target's messages had lost at the checkpoint."""
-
-
-class LinkRates(NamedTuple):
-    """Rates of one device's links, by peer: see `Migration`."""
-
-    paced_bytes_per_s: dict[str, float]
-    backup_bytes_per_s: dict[str, float]
 
 
 @record

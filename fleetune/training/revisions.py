@@ -18,7 +18,6 @@ from fleetune.recovery.protocol import Layout, Move
 from fleetune.recovery.transfers import DISK, Item
 from fleetune.training.batches import lane_samples, shares_batches
 from fleetune.training.checkpoints import savers_of
-from fleetune.training.migration import LinkRates
 from fleetune.training.task import TrainingTask
 from fleetune.training.worker_state import ModelDescription
 
@@ -215,10 +214,10 @@ class Revisions:
         self._paces = paces  # also where no plan is worth it: it is not looked for again
         return self._task.around_stragglers(plan, lost, paces, must)
 
-    def rates(self, plan: Plan, device: str) -> LinkRates:
-        """Return the rates that a device's messages keep to: of shared links, and of backups."""
+    def rates(self, plan: Plan, device: str) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the rates that a device's messages keep to, by peer: of shared links, and of backups."""
         link = self._task.fleet.link
-        return LinkRates(
+        return (
             {
                 use.target: use.share * link(device, use.target).bytes_per_s
                 for use in plan.links

@@ -267,6 +267,7 @@ class TrainingLoop:
         asked = {each.number: each for each in parcels if each.source == DISK}
         self._stored = StoredParcels(StoredCheckpoint.verified(Path(str(folder))), asked) if asked else None
         for device in command.devices:
+            paced, backups = self._revisions.rates(plan, device)
             order = Migration(
                 plan=plan,
                 version=found.version,
@@ -275,7 +276,8 @@ class TrainingLoop:
                 addresses=self._workers.returned,
                 gone=self._workers.gone,
                 commit=self._commit if device in found.rolls_forward else None,
-                **self._revisions.rates(plan, device)._asdict(),
+                paced_bytes_per_s=paced,
+                backup_bytes_per_s=backups,
             )
             self._workers.send([device], "move", {"attempt": command.attempt, "order": json_io.dump(order)})
         if self._begun:
